@@ -1,0 +1,1 @@
+"""The device side: data, models, samplers, data path, training, the ClientApp."""

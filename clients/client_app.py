@@ -1,0 +1,99 @@
+"""The ClientApp: Flower's messages in, a device's answers out."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from clients.device import Device, Host
+from fedio.config import find, from_run_config
+from fedio.errors import InputError
+from fedio.protocol import (
+    ACCURACY,
+    ARRAYS,
+    CLAIMS,
+    CONFIG,
+    LOCAL_STEPS,
+    LOSS,
+    METER,
+    METRICS,
+    NUM_EXAMPLES,
+    SERVER_ROUND,
+    TRAIN_LOSS,
+    to_record,
+)
+
+app = ClientApp()
+
+
+@app.query("profile")
+def profile(message: Message, context: Context) -> Message:
+    """Answer what the device says of itself."""
+    claims = to_record(_device(context).profile())
+    return Message(RecordDict({CLAIMS: claims}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the model that came with the message."""
+    config = _config(message)
+    done = _device(context).train(
+        _arrays(message), int(config[SERVER_ROUND]), int(config[LOCAL_STEPS])
+    )
+    metrics = MetricRecord({NUM_EXAMPLES: done.samples, TRAIN_LOSS: done.train_loss})
+    content = {
+        ARRAYS: done.arrays,
+        METRICS: metrics,
+        METER: to_record(done.meter),
+        CLAIMS: to_record(done.claims),
+    }
+    return Message(RecordDict(content), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the model that came with the message on the samples held out from training."""
+    found = _device(context).evaluate(_arrays(message))
+    metrics = {NUM_EXAMPLES: found.samples, ACCURACY: found.accuracy, LOSS: found.loss}
+    return Message(RecordDict({METRICS: MetricRecord(metrics)}), reply_to=message)
+
+
+def _device(context: Context) -> Device:
+    """Return the device of this node: the partition-id is its identity, not Flower's node id."""
+    partition = context.node_config.get("partition-id")
+    if partition is None:
+        raise InputError(
+            'this node has no partition-id; start its SuperNode with --node-config "partition-id=I '
+            'num-partitions=N"'
+        )
+    host = _host(str(context.run_config["experiment"]), str(context.run_config["overrides"]))
+    clients = host.experiment.data.clients
+    if not 0 <= int(partition) < clients:
+        raise InputError(
+            f"partition-id is {partition} but the experiment has clients 0..{clients - 1}"
+        )
+    return host.device(int(partition))
+
+
+@lru_cache(maxsize=1)
+def _host(experiment: str, overrides: str) -> Host:
+    """Return what this process's devices share; another experiment replaces it."""
+    config = from_run_config({"experiment": experiment, "overrides": overrides})
+    return Host(config, Path(find(experiment)).parent)
+
+
+def _arrays(message: Message) -> ArrayRecord:
+    arrays = message.content[ARRAYS]
+    if not isinstance(arrays, ArrayRecord):
+        raise TypeError(f"{ARRAYS} is a {type(arrays).__name__}, not an ArrayRecord")
+    return arrays
+
+
+def _config(message: Message) -> ConfigRecord:
+    config = message.content[CONFIG]
+    if not isinstance(config, ConfigRecord):
+        raise TypeError(f"{CONFIG} is a {type(config).__name__}, not a ConfigRecord")
+    return config

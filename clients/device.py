@@ -1,0 +1,196 @@
+"""What a client is: its samples, its cache, its model, and what it does when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from clients.datapath import Batch, ClientData, batches
+from clients.meter import MeterReading
+from clients.models import build
+from clients.prepare import Federation, prepare
+from clients.samplers import SAMPLERS, Sampler
+from clients.trainer import Evaluation, Trainer
+from fedio.config import Experiment
+from fedio.plugins import create
+from fedio.profiles import Speeds, draw_fleet
+from fedio.protocol import Claims, Meter, ProfileClaims
+from fedio.runs import CACHES_FOLDER
+from fedio.seeds import Purpose, rng
+from storage import Policy, SampleCache, open_cache
+from storage.policies import POLICIES
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """What a device brings back from training."""
+
+    arrays: ArrayRecord
+    samples: int
+    train_loss: float
+    meter: Meter
+    claims: Claims
+
+
+class Host:
+    """What the devices in one process share: the experiment, its data, one model."""
+
+    def __init__(self, experiment: Experiment, home: Path) -> None:
+        """Prepare the data (a look-up when it is prepared already) and build the model.
+
+        Args:
+            experiment: the experiment, of one arm.
+            home: the folder under which the devices keep their caches.
+        """
+        self.experiment = experiment
+        self.home = home
+        self.data: Federation = prepare(experiment)
+        weights = rng(experiment.seed, Purpose.WEIGHTS)
+        train = self.data.train
+        self.trainer = Trainer(
+            build(experiment.model, train.shape, train.classes, weights), experiment.training
+        )
+        _, self.speeds = draw_fleet(
+            experiment.fleet.profiles,
+            experiment.data.clients,
+            rng(experiment.seed, Purpose.FLEET),
+            timing_model=experiment.timing.model,
+            spread=experiment.fleet.spread,
+        )
+        self.sampler = create(experiment.chosen.sampler, SAMPLERS, Sampler)
+        self._devices: dict[int, Device] = {}
+
+    def device(self, partition: int) -> Device:
+        """Return the device with that partition-id."""
+        if partition not in self._devices:
+            self._devices[partition] = Device(self, partition)
+        return self._devices[partition]
+
+
+class Device:
+    """One client. Its cache lives on disk (or in memory) from one participation to the next."""
+
+    def __init__(self, host: Host, partition: int) -> None:
+        self._host = host
+        self._partition = partition
+        indices = host.data.samples_of(partition)
+        self._data = _client_data(host.data, indices)
+        self._budget_bytes = host.experiment.cache.budget_of(int(self._data.size_bytes.sum()))
+        self._in_memory: SampleCache | None = None
+
+    def profile(self) -> ProfileClaims:
+        """Return what the device says of itself before its first round."""
+        speeds: Speeds = self._host.speeds.take(self._partition)
+        with self._cache() as cache:
+            return ProfileClaims(
+                partition=self._partition,
+                samples=len(self._data.labels),
+                mean_size_bytes=float(self._data.size_bytes.mean()),
+                mean_decode_s=float(self._data.decode_s.mean()),
+                budget_bytes=self._budget_bytes,
+                resident_samples=len(cache),
+                resident_bytes=cache.resident_bytes,
+                **{name: float(getattr(speeds, name)) for name in Speeds.__dataclass_fields__},
+            )
+
+    def train(self, arrays: ArrayRecord, server_round: int, local_steps: int) -> Participation:
+        """Train `local_steps` batches from `arrays`, reading through the cache."""
+        experiment, data = self._host.experiment, self._data
+        training = experiment.training
+        sampling = rng(experiment.seed, Purpose.SAMPLING, self._partition, server_round)
+        with self._cache() as cache:
+            resident = np.zeros(len(data.labels), dtype=bool)
+            resident[cache.residents] = True
+            accesses = local_steps * training.batch_size
+            order = self._host.sampler.order(resident, accesses, sampling)
+            meter = MeterReading(cache.stats.copy(), data.size_bytes, data.decode_s)
+            reading = _LastBatch(batches(order, training.batch_size, data, cache, meter))
+            trained = self._host.trainer.train(
+                arrays,
+                reading,
+                training.lr_of(server_round),
+                lambda losses: cache.feedback(reading.samples, losses),
+            )
+            cache.save(server_round)
+            claims = Claims(
+                partition=self._partition,
+                server_round=server_round,
+                utility=oort_utility(trained.losses, len(data.labels)),
+                resident_samples=len(cache),
+                resident_bytes=cache.resident_bytes,
+            )
+            counts = meter.result(cache.stats)
+        return Participation(
+            trained.arrays, len(data.labels), float(trained.losses.mean()), counts, claims
+        )
+
+    def evaluate(self, arrays: ArrayRecord) -> Evaluation:
+        """Return how good `arrays` are on the samples held out from training."""
+        held_out = self._host.data.holdout_of(self._partition)
+        train = self._host.data.train
+        return self._host.trainer.evaluate(arrays, train.images(held_out), train.labels[held_out])
+
+    @contextmanager
+    def _cache(self) -> Iterator[SampleCache]:
+        """Open the device's cache for one participation.
+
+        On disk it is opened and closed each time, so that any worker process may be next, and
+        thousands of devices never hold more than one descriptor. In memory it stays.
+        """
+        if self._in_memory is not None:
+            yield self._in_memory
+            return
+        experiment, data = self._host.experiment, self._data
+        on_disk = experiment.cache.store == "lmdb"
+        cache = open_cache(
+            self._host.home / CACHES_FOLDER / str(self._partition) if on_disk else None,
+            self._budget_bytes,
+            create(experiment.chosen.policy, POLICIES, Policy, len(data.labels)),  # type: ignore[type-abstract]
+            payload_bytes=int(data.origin.size_bytes.sum()) if self._host.data.inflated else None,
+        )
+        if not on_disk:
+            self._in_memory = cache
+            yield cache
+            return
+        with cache:
+            yield cache
+
+
+class _LastBatch:
+    """Hands batches to the trainer and remembers whose losses come next."""
+
+    def __init__(self, source: Iterator[Batch]) -> None:
+        self._source = source
+        self.samples = np.empty(0, dtype=np.int64)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for batch in self._source:
+            self.samples = batch.samples
+            yield batch.images, batch.labels
+
+
+def oort_utility(losses: np.ndarray, samples: int) -> float:
+    """Return Oort's statistical utility: sqrt(sum over steps of mean(loss^2)) * min(n, q).
+
+    Args:
+        losses: float [steps, batch], the loss of every access.
+        samples: n, the client's number of samples.
+
+    Source: Oort (OSDI'21), section 4.2, as its public client computes it.
+    """
+    return float(np.sqrt(np.square(losses).mean(axis=1).sum()) * min(samples, losses.size))
+
+
+def _client_data(data: Federation, indices: np.ndarray) -> ClientData:
+    return ClientData(
+        dataset=data.train,
+        origin=data.train.origin.subset(indices),
+        labels=data.train.labels[indices],
+        size_bytes=data.size_bytes[indices],
+        decode_s=data.decode_s[indices],
+    )

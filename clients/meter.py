@@ -1,0 +1,56 @@
+"""The meter: true counts of one participation, taken where the bytes move."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedio.protocol import Meter
+from storage import CacheStats
+
+
+class MeterReading:
+    """Counts a participation while it goes on."""
+
+    def __init__(self, before: CacheStats, size_bytes: np.ndarray, decode_s: np.ndarray) -> None:
+        """Start counting.
+
+        Args:
+            before: the cache's counters at the start.
+            size_bytes: int64 [n], what each sample weighs.
+            decode_s: float64 [n], declared seconds to decode each sample.
+        """
+        self._before = before
+        self._size_bytes = size_bytes
+        self._decode_s = decode_s
+        self._used = np.zeros(len(size_bytes), dtype=bool)
+        self._steps = self._trained = self._origin_bytes = 0
+        self._decoded_s = 0.0
+
+    def batch(self, served: np.ndarray, missed: np.ndarray) -> None:
+        """Count one batch: the samples that were trained, those of them read from the origin."""
+        self._steps += 1
+        self._trained += len(served)
+        self._used[served] = True
+        self._origin_bytes += int(self._size_bytes[missed].sum())
+        self._decoded_s += float(self._decode_s[served].sum())
+
+    def result(self, after: CacheStats) -> Meter:
+        """Return the counts, with the cache's counters as they stand now."""
+        cache = after - self._before
+        return Meter(
+            steps=self._steps,
+            trained_samples=self._trained,
+            unique_samples=int(np.count_nonzero(self._used)),
+            requests=cache.requests,
+            hits=cache.hits,
+            staged=cache.staged,
+            substituted=cache.substituted,
+            misses=cache.misses,
+            corrupt=cache.corrupt,
+            hit_bytes=cache.hit_bytes,
+            origin_bytes=self._origin_bytes,
+            written_samples=cache.written_samples,
+            written_bytes=cache.written_bytes,
+            evicted_samples=cache.evicted_samples,
+            decode_s=self._decoded_s,
+        )

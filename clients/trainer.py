@@ -1,0 +1,143 @@
+"""Local training and evaluation of a PyTorch model on batches of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
+
+from fedio.config import Training
+from fedio.errors import InputError
+
+Batch = tuple[np.ndarray, np.ndarray]
+EVALUATION_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean accuracy and loss over so many samples."""
+
+    samples: int
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A trained model, and the loss of every access in order: float64 [steps, batch]."""
+
+    arrays: ArrayRecord
+    losses: np.ndarray
+
+
+class Trainer:
+    """Holds one model and its place, and trains it from whatever weights it is given.
+
+    Everything runs on one thread, so that results do not depend on the number of cores.
+    """
+
+    def __init__(self, model: nn.Module, training: Training) -> None:
+        self._device = find_accelerator(training.accelerator)
+        self._model = model.to(self._device)
+        self._training = training
+
+    def train(
+        self,
+        arrays: ArrayRecord,
+        batches: Iterable[Batch],
+        lr: float,
+        feedback: Callable[[np.ndarray], None],
+    ) -> Trained:
+        """Train from `arrays` on each batch once with SGD.
+
+        Args:
+            arrays: the weights to start from; left as they are.
+            batches: images uint8 [B, C, H, W] and labels int64 [B].
+            lr: the learning rate.
+            feedback: called after each step with the B losses before it, float64.
+        """
+        self._load(arrays)
+        self._model.train()
+        sgd = torch.optim.SGD(
+            self._model.parameters(),
+            lr=lr,
+            momentum=self._training.momentum,
+            weight_decay=self._training.weight_decay,
+        )
+        losses = []
+        with one_thread():
+            for images, labels in batches:
+                sgd.zero_grad(set_to_none=True)
+                each = F.cross_entropy(*self._forward(images, labels), reduction="none")
+                each.mean().backward()  # type: ignore[no-untyped-call]
+                sgd.step()
+                losses.append(each.detach().cpu().numpy().astype(np.float64))
+                feedback(losses[-1])
+        return Trained(self.arrays(), np.stack(losses))
+
+    def evaluate(self, arrays: ArrayRecord, images: np.ndarray, labels: np.ndarray) -> Evaluation:
+        """Return accuracy and mean loss of the weights `arrays`.
+
+        Args:
+            arrays: the weights to evaluate; left as they are.
+            images: uint8 [n, C, H, W].
+            labels: int64 [n].
+        """
+        self._load(arrays)
+        self._model.eval()
+        right, loss = 0, 0.0
+        with one_thread(), torch.inference_mode():
+            for first in range(0, len(labels), EVALUATION_BATCH):
+                part = slice(first, first + EVALUATION_BATCH)
+                logits, target = self._forward(images[part], labels[part])
+                right += int((logits.argmax(1) == target).sum())
+                loss += float(F.cross_entropy(logits, target, reduction="sum"))
+        samples = len(labels)
+        return Evaluation(samples, right / max(samples, 1), loss / max(samples, 1))
+
+    def arrays(self) -> ArrayRecord:
+        """Return the current weights."""
+        return ArrayRecord({k: v.detach().cpu() for k, v in self._model.state_dict().items()})
+
+    def _load(self, arrays: ArrayRecord) -> None:
+        self._model.load_state_dict(arrays.to_torch_state_dict())
+
+    def _forward(self, images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits and targets; pixels 0..255 become -1..1."""
+        pixels = torch.from_numpy(images).to(self._device).to(torch.float32)
+        target = torch.from_numpy(labels).to(self._device)
+        return self._model(pixels.div_(127.5).sub_(1.0)), target
+
+
+def find_accelerator(name: str) -> torch.device:
+    """Return the torch device for `auto`, `cpu`, `cuda` or `cuda:i`.
+
+    Raises:
+        InputError: that accelerator is not here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"training.accelerator: no {name} here ({torch.cuda.device_count()} CUDA devices); "
+            "use auto or cpu"
+        )
+    return device
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread within the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

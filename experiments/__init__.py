@@ -1,0 +1,1 @@
+"""What people use: command line, engines, comparisons, plots, reports, presets."""

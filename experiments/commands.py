@@ -1,0 +1,204 @@
+"""What each command does, once its arguments are read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from clients.datasets import DATASETS
+from clients.models import MODELS
+from clients.prepare import describe, load_split, prepare
+from clients.samplers import SAMPLERS
+from experiments import compare as comparison
+from experiments import doctor as checks
+from experiments import plots
+from experiments import report as reports
+from experiments.engines import ENGINES
+from experiments.explain import print_round
+from experiments.figures import compare_json
+from experiments.progress import watch
+from experiments.table import number, percent, print_table, seconds
+from fedio.config import Experiment, Spec, find, load, presets
+from fedio.errors import InputError
+from fedio.profiles import known_profiles, load_profile
+from fedio.runs import Row, Run, RunFolder, dumps, find_runs, read_run, write_text
+from storage.policies import POLICIES
+from strategies.selectors import SELECTORS
+
+EXPORTS = reports.FORMATS
+
+# What `fedio list KIND` lists: name -> one line.
+TABLES: dict[str, Mapping[str, object] | list[str]] = {
+    "policies": POLICIES,
+    "selectors": SELECTORS,
+    "samplers": SAMPLERS,
+    "models": MODELS,
+    "datasets": DATASETS,
+    "engines": ENGINES,
+    "profiles": known_profiles(),
+    "presets": presets(),
+}
+
+out_console = Console(highlight=False)
+progress_console = Console(stderr=True, highlight=False)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run one arm."""
+    experiment = _experiment(options).for_arm(options.arm, options.seed)
+    default = f"{experiment.name}-{experiment.arm}-s{experiment.seed}-{experiment.digest[:6]}"
+    out = options.out or Path("runs") / default
+    _check_json(options.json)
+    folder = RunFolder.create(out, experiment)
+    name = f"{experiment.arm}, seed {experiment.seed}"
+    with watch({name: out}, experiment.rounds.rounds, progress_console):
+        ENGINES[options.engine](experiment, folder)
+    done = read_run(out)
+    _print_summary(done)
+    _write_json(options.json, done.summary)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Run a comparison, then make its table, plots and report."""
+    experiment = _experiment(options)
+    out = options.out or Path("runs") / f"compare-{experiment.name}"
+    _check_json(options.json)
+    plan = comparison.plan(experiment, out, quick=options.quick, seeds=options.seeds)
+    folders = comparison.execute(
+        plan, progress_console, workers=options.jobs, reuse=not options.no_cache
+    )
+    _present([read_run(folder) for folder in folders], out, None, options.json)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Make table, plots and report again from run folders, explain a round, or export."""
+    _check_json(options.json)
+    runs = [read_run(path) for path in find_runs(options.runs)]
+    if options.round is not None:
+        if len(runs) != 1:
+            raise InputError(f"--round explains one run, and these are {len(runs)}; name one")
+        print_round(out_console, runs[0], options.round)
+        return
+    out = options.out or options.runs[0]
+    if options.export:
+        for path in reports.export(runs, out, options.export):
+            out_console.print(path)
+        return
+    _present(runs, out, options.target, options.json)
+
+
+def plot(options: argparse.Namespace) -> None:
+    """Draw the plots."""
+    runs = [read_run(path) for path in find_runs(options.runs)]
+    target = options.target or runs[0].experiment.compare.target_accuracy
+    for path in plots.write(runs, options.out or options.runs[0], target):
+        out_console.print(path)
+
+
+def data(options: argparse.Namespace) -> None:
+    """List, fetch or describe data."""
+    if options.action == "list":
+        _print_names(DATASETS)
+    elif options.action == "fetch":
+        home = Experiment.model_validate(
+            {"name": "x", "data": {"folder": options.folder}}
+        ).data.home
+        split = load_split(Spec(name=options.dataset), home)
+        out_console.print(
+            f"{options.dataset}: {len(split.train)} training and {len(split.test)} test samples "
+            f"in {home}"
+        )
+    else:
+        experiment = _experiment(options).for_arm(None, options.seed)
+        _check_json(options.json)
+        facts = describe(prepare(experiment))
+        _print_facts(facts)
+        _write_json(options.json, facts)
+
+
+def list_names(options: argparse.Namespace) -> None:
+    """List the names of a kind."""
+    if options.kind == "profiles":
+        _print_rows((name, load_profile(name).description) for name in known_profiles())
+    elif options.kind == "presets":
+        _print_rows((name, load(find(name)).description) for name in presets())
+    else:
+        _print_names(TABLES[options.kind])
+
+
+def doctor(options: argparse.Namespace) -> None:
+    """Check the installation."""
+    del options
+    checks.check(out_console)
+
+
+def _experiment(options: argparse.Namespace) -> Experiment:
+    """Load the experiment and check that what it names is there."""
+    overrides = list(options.overrides)
+    if getattr(options, "target", None) is not None:
+        overrides.append(f"compare.target_accuracy={options.target}")
+    experiment = load(find(options.experiment), overrides)
+    checks.check_names(experiment)
+    return experiment
+
+
+def _present(runs: list[Run], out: Path, target: float | None, json_file: Path | None) -> None:
+    """Print the table, and write plots, report and JSON."""
+    figures = compare_json(runs, target)
+    print_table(out_console, figures)
+    path = reports.write(runs, out, figures)
+    write_text(out / "comparison.json", dumps(figures, indent=2))
+    out_console.print(f"\nReport with plots: {path}")
+    _write_json(json_file, figures)
+
+
+def _print_summary(done: Run) -> None:
+    summary = done.summary
+    out_console.print(
+        f"{summary['arm']}, seed {summary['seed']}: {summary['rounds']} rounds in "
+        f"{seconds(summary['virtual_s'])} of virtual time ({summary['wall_s']:.1f} wall-clock s), "
+        f"final accuracy {percent(summary['final_accuracy'])}, "
+        f"I/O : compute {number(summary['io_to_compute'])}\nRun folder: {done.path}"
+    )
+
+
+def _print_names(table: Mapping[str, object] | list[str]) -> None:
+    rows = table.items() if isinstance(table, Mapping) else [(name, "") for name in table]
+    _print_rows(
+        (name, (getattr(thing, "__doc__", "") or "").split("\n")[0]) for name, thing in rows
+    )
+
+
+def _print_rows(rows: Iterable[tuple[str, str]]) -> None:
+    grid = Table.grid(padding=(0, 2))
+    for name, text in rows:
+        grid.add_row(name, text)
+    out_console.print(grid)
+
+
+def _print_facts(facts: Row, indent: str = "") -> None:
+    for key, value in facts.items():
+        label = f"{indent}{key.replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            out_console.print(f"{label}:")
+            _print_facts(dict(value), indent + "  ")
+        else:
+            shown = f"{value:.4g}" if isinstance(value, float) else value
+            out_console.print(f"{label}: {shown}", markup=False)
+
+
+def _check_json(path: Path | None) -> None:
+    """Find out before the work that its figures could not be written."""
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: it needs a file name in a folder that exists")
+
+
+def _write_json(path: Path | None, value: Row) -> None:
+    if path is not None:
+        write_text(path, dumps(value, indent=2) + "\n")

@@ -1,0 +1,144 @@
+"""Comparisons: the arms of an experiment, each with the same seeds, in folders of their own."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.engines import inline
+from experiments.progress import watch
+from fedio.config import Experiment, differing_keys, load
+from fedio.errors import InputError
+from fedio.runs import (
+    ENV_FILE,
+    SUMMARY_FILE,
+    RunFolder,
+    check_reusable,
+    code_digest,
+    make_folder,
+    write_text,
+)
+
+COMPARISON_FILE = "comparison.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a comparison."""
+
+    experiment: Experiment
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """What progress calls it."""
+        return f"{self.experiment.arm}, seed {self.experiment.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The runs of a comparison, in order, and where they go."""
+
+    experiment: Experiment
+    jobs: list[Job]
+    out: Path
+
+
+def plan(experiment: Experiment, out: Path, *, quick: bool, seeds: int | None) -> Plan:
+    """Return the runs that a comparison needs; nothing is written yet.
+
+    Args:
+        experiment: arms, reference and seeds are in its `compare` section.
+        out: the folder for all of it.
+        quick: take the short list of arms and seeds.
+        seeds: how many seeds, counted from the experiment's own, instead of the section's.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    section = experiment.compare
+    names = (section.quick_arms if quick else section.arms) or list(experiment.arms)
+    count = seeds or (section.quick_seeds if quick else section.seeds)
+    jobs = [
+        Job(experiment.for_arm(name, seed), out / name / f"seed-{seed}")
+        for seed in range(experiment.seed, experiment.seed + count)
+        for name in names
+    ]
+    _check_folder(experiment, out)
+    for job in jobs:
+        check_reusable(job.folder, job.experiment)
+    return Plan(experiment, jobs, out)
+
+
+def execute(plan: Plan, console: Console, *, workers: int, reuse: bool) -> list[Path]:
+    """Run what is missing and return the run folders, in the order of the plan.
+
+    Args:
+        plan: what to run.
+        console: where progress goes.
+        workers: how many runs at a time, each in a process of its own; 1 stays in this process.
+        reuse: take a complete run of the same experiment and the same code as it is.
+
+    Raises:
+        RunError: a run failed.
+    """
+    make_folder(plan.out)
+    write_text(plan.out / COMPARISON_FILE, plan.experiment.to_toml())
+    jobs = [job for job in plan.jobs if not (reuse and _is_complete(job))]
+    if len(jobs) < len(plan.jobs):
+        console.print(f"{len(plan.jobs) - len(jobs)} of {len(plan.jobs)} runs are there already")
+    folders = [(job, RunFolder.create(job.folder, job.experiment)) for job in jobs]
+    watched = {job.name: job.folder for job in jobs}
+    with watch(watched, plan.experiment.rounds.rounds, console):
+        for _ in _run_all(folders, workers):
+            pass
+    return [job.folder for job in plan.jobs]
+
+
+def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> Iterator[None]:
+    """Run every job; the first failure ends it."""
+    if workers == 1:
+        for job, folder in folders:
+            yield inline.run(job.experiment, folder)
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([inline.__name__])
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        runs = [pool.submit(inline.run, job.experiment, folder) for job, folder in folders]
+        try:
+            for run in as_completed(runs):
+                yield run.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _is_complete(job: Job) -> bool:
+    """Tell whether the job's folder holds its results, from this very code."""
+    if not (job.folder / SUMMARY_FILE).is_file():
+        return False
+    env = json.loads((job.folder / ENV_FILE).read_text())
+    return bool(env.get("digest") == job.experiment.digest and env.get("code") == code_digest())
+
+
+def _check_folder(experiment: Experiment, out: Path) -> None:
+    """Check that the folder is new, or of a comparison in the same setting."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise InputError(f"{out} is a file; name a folder with --out")
+    if not any(out.iterdir()):
+        return
+    if not (out / COMPARISON_FILE).is_file():
+        raise InputError(f"{out} is not empty and holds no comparison; name another --out")
+    other = load(out / COMPARISON_FILE)
+    if other.setting != experiment.setting:
+        differing = ", ".join(differing_keys(other, experiment)[:4])
+        raise InputError(
+            f"{out} holds another experiment (it differs in {differing}); name another --out"
+        )

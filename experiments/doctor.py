@@ -1,0 +1,123 @@
+"""The doctor: is everything here that fedio needs, and is what an experiment names there?"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from clients.datasets import DATASETS
+from clients.models import MODELS
+from clients.samplers import SAMPLERS, Sampler
+from clients.trainer import find_accelerator
+from fedio.config import Data, Experiment
+from fedio.errors import InputError, RunError
+from fedio.flower_internals import check_version
+from fedio.plugins import create, resolve
+from fedio.profiles import load_profile
+from storage import Policy, open_cache
+from storage.policies import POLICIES
+from strategies.selector import Selector
+from strategies.selectors import SELECTORS
+
+OPTIONAL = {
+    "flwr_datasets": "partitions: pip install 'fedio[experiments]'",
+    "matplotlib": "plots: pip install 'fedio[experiments]'",
+}
+
+
+def check_names(experiment: Experiment) -> None:
+    """Check that every plug-in, profile and accelerator that an experiment names is here.
+
+    Raises:
+        InputError: one is not, or does not take its arguments.
+    """
+    resolve(experiment.data.dataset, DATASETS, "data set")
+    resolve(experiment.model, MODELS, "model")
+    find_accelerator(experiment.training.accelerator)
+    for name in experiment.fleet.profiles:
+        load_profile(name)
+    for arm in experiment.arms.values():
+        create(arm.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
+        create(arm.policy, POLICIES, Policy, 1)  # type: ignore[type-abstract]
+        create(arm.sampler, SAMPLERS, Sampler)  # type: ignore[type-abstract]
+
+
+def check(console: Console) -> None:
+    """Print one line per check.
+
+    Raises:
+        RunError: something that every run needs is not in order.
+    """
+    failed = 0
+    for name, probe in _probes():
+        try:
+            console.print(f"ok    {name}: {probe()}")
+        except Exception as error:  # noqa: BLE001 - a diagnosis reports whatever it meets
+            failed += 1
+            console.print(f"FAIL  {name}: {error}")
+    if failed:
+        raise RunError(f"{failed} checks failed; the lines above say which")
+
+
+def _probes() -> Iterator[tuple[str, Callable[[], str]]]:
+    yield (
+        "python",
+        lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+    )
+    yield "flower", _flower
+    yield "torch", _torch
+    yield "accelerator", lambda: f"auto is {find_accelerator('auto')}"
+    yield "processors", lambda: f"{len(os.sched_getaffinity(0))} to use"
+    yield "data folder", _data_folder
+    yield "lmdb", _lmdb
+    for module, purpose in OPTIONAL.items():
+        yield module, lambda module=module, purpose=purpose: _import(module, purpose)
+
+
+def _flower() -> str:
+    check_version()
+    return "its internals are those that the inline engine knows"
+
+
+def _torch() -> str:
+    return f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()} kernels"
+
+
+def _data_folder() -> str:
+    home = Data().home
+    home.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(home).free
+    if not os.access(home, os.W_OK):
+        raise InputError(f"{home} cannot be written; set data.folder")
+    return f"{home}, {free / 1e9:.1f} GB free"
+
+
+def _lmdb() -> str:
+    """Write a sample into a real cache, read it back and compare."""
+    payload = np.arange(100, dtype=np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        policy = POLICIES["lru"](1)
+        with open_cache(Path(folder) / "cache", 2**20, policy) as cache:
+            one = np.zeros(1, dtype=np.int64)
+            cache.offer(one, payload, one, one + len(payload))
+            buffer = np.empty(len(payload), dtype=np.uint8)
+            if cache.read(one, buffer).lengths[0] != len(payload) or (buffer != payload).any():
+                raise RunError("a sample written into a cache does not come back")
+    return "a sample goes in and comes back"
+
+
+def _import(module: str, purpose: str) -> str:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(f"not installed, needed for {purpose}") from error
+    return "installed"

@@ -1,0 +1,294 @@
+"""Plots of runs, each as PNG and SVG: accuracy, phases, hits and selection.
+
+They read run folders only. Files are equal for equal runs: no dates and no random names in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, geometric_mean
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from experiments.figures import (
+    arm_figures,
+    evaluations,
+    group_by_arm,
+    time_to_target_s,
+    times_selected,
+)
+from experiments.table import number, percent, seconds
+from fedio.errors import InputError
+from fedio.runs import Run
+
+Arms = Mapping[str, Sequence[Run]]
+
+# Okabe and Ito's palette, told apart with any colour vision; its yellow is too pale for lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", ":")
+
+# Phases in the order in which they happen; storage is warm, network grey, the rest cold.
+PHASES = {
+    "download_s": ("download", "#BBBBBB"),
+    "origin_s": ("origin read", "#D55E00"),
+    "cache_s": ("cache read", "#F0E442"),
+    "decode_s": ("decode", "#56B4E9"),
+    "compute_s": ("compute", "#0072B2"),
+    "write_s": ("cache write", "#E69F00"),
+    "upload_s": ("upload", "#777777"),
+}
+HITS = {
+    "demand": ("demand hits", "#0072B2"),
+    "staged": ("staged hits", "#56B4E9"),
+    "substituted": ("substituted", "#E69F00"),
+    "misses": ("misses", "#DDDDDD"),
+}
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "fedio",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "grid.color": "#E5E5E5",
+    "savefig.dpi": 200,
+}
+WIDTH = 6.4
+
+
+def write(runs: Iterable[Run], folder: Path, target: float | None = None) -> list[Path]:
+    """Write all plots of `runs` into `folder`, and return the files.
+
+    Args:
+        runs: of one comparison, arms in the order in which they are drawn.
+        folder: made if it is not there.
+        target: accuracy at which a line is drawn.
+
+    Raises:
+        InputError: the runs do not belong together, or the folder cannot be written.
+    """
+    arms = group_by_arm(runs)
+    plots: dict[str, Callable[[], Figure]] = {
+        "accuracy": lambda: accuracy(arms, target),
+        "phases": lambda: phases(arms),
+        "hits": lambda: hits(arms),
+        "selection": lambda: selection(arms),
+    }
+    files: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in plots.items():
+            with mpl.rc_context(STYLE):
+                figure = draw()
+                for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+                    files.append(folder / f"{name}.{ending}")
+                    figure.savefig(files[-1], metadata=metadata, bbox_inches="tight")
+    except OSError as error:
+        raise InputError(
+            f"cannot write plots to {folder}: {error.strerror}; name another --out"
+        ) from error
+    return files
+
+
+def accuracy(arms: Arms, target: float | None) -> Figure:
+    """Draw test accuracy over virtual time: the mean over seeds, in a band from lowest to highest.
+
+    Evaluations hold until the next one, as steps. A dot marks the time to target.
+    """
+    figure, axes = _one_panel(3.8)
+    longest_s = max(run.rounds[-1]["end_s"] for runs in arms.values() for run in runs)
+    scale, unit = _time_unit(longest_s)
+    for position, (name, runs) in enumerate(arms.items()):
+        colour = COLOURS[position % len(COLOURS)]
+        times_s, values = _steps(runs)
+        if not times_s.size:
+            continue
+        axes.fill_between(
+            times_s / scale, values.min(axis=0), values.max(axis=0),
+            step="post", color=colour, alpha=0.15, linewidth=0,
+        )  # fmt: skip
+        axes.step(
+            times_s / scale, values.mean(axis=0), where="post", color=colour, linewidth=1.4,
+            linestyle=DASHES[position % len(DASHES)], label=name,
+        )  # fmt: skip
+        reached = [time for run in runs if target and (time := time_to_target_s(run, target))]
+        if target and len(reached) == len(runs):
+            axes.plot(
+                geometric_mean(reached) / scale, target, "o", color=colour, markersize=6,
+                markeredgecolor="white", zorder=5,
+            )  # fmt: skip
+    if target:
+        axes.axhline(target, color="#555555", linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+        axes.annotate(
+            f"target {100 * target:g}%", (1, target), xycoords=("axes fraction", "data"),
+            xytext=(0, 2), textcoords="offset points", ha="right", va="bottom", fontsize=8,
+            color="#555555",
+        )  # fmt: skip
+    axes.set(xlabel=f"virtual time ({unit})", ylabel="test accuracy (%)", xlim=(0, None))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
+    axes.grid(visible=True)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower right")
+    return figure
+
+
+def phases(arms: Arms) -> Figure:
+    """Draw what a counted participation takes, by phase: means over participations and seeds."""
+    figure, axes = _one_panel(1.3 + 0.42 * len(arms))
+    longest_s = 0.0
+    for position, runs in enumerate(arms.values()):
+        rows = [row for run in runs for row in run.clients if row["outcome"] == "counted"]
+        rounds_s = [
+            row["end_s"] - row["start_s"] for run in runs for row in run.rounds if row["round"]
+        ]
+        left_s = 0.0
+        for key, (_, colour) in PHASES.items():
+            width_s = fmean(row[key] for row in rows) if rows else 0.0
+            axes.barh(
+                position, width_s, 0.62, left=left_s, color=colour, edgecolor="white", linewidth=0.4
+            )
+            left_s += width_s
+        longest_s = max(longest_s, left_s)
+        text = f"{seconds(left_s)}  (round {seconds(fmean(rounds_s) if rounds_s else None)})"
+        axes.annotate(
+            text, (left_s, position), xytext=(4, 0), textcoords="offset points", va="center",
+            fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )  # fmt: skip
+    axes.set_yticks(range(len(arms)), list(arms))
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set(
+        xlim=(0, 1.3 * longest_s or 1),
+        xlabel="virtual time of a counted participation, mean (s)",
+    )
+    axes.grid(visible=True, axis="x")
+    _swatches(figure, PHASES.values(), columns=7)
+    return figure
+
+
+def hits(arms: Arms) -> Figure:
+    """Draw what requests found in each round, as shares of all requests, a panel per arm."""
+    columns = min(len(arms), 2)
+    lines = -(-len(arms) // columns)
+    figure = Figure(figsize=(WIDTH, 0.7 + 1.6 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    shown: set[str] = set()
+    rounds = max(1, *(run.rounds[-1]["round"] for runs in arms.values() for run in runs))
+    edges = np.arange(rounds + 1) + 0.5
+    for position, (name, runs) in enumerate(arms.items()):
+        axes = panels[position // columns][position % columns]
+        shares = _hit_shares(runs, rounds)
+        below = np.zeros(rounds)
+        for kind, share in shares.items():
+            above = below + share
+            # Corners spelled out: steps would lose a round before a gap.
+            axes.fill_between(
+                np.repeat(edges, 2)[1:-1], np.repeat(below, 2), np.repeat(above, 2),
+                color=HITS[kind][1], linewidth=0,
+            )  # fmt: skip
+            below = above
+            if np.nansum(share) > 0:
+                shown.add(kind)
+        axes.set(title=name, ylim=(0, 1), xlim=(edges[0], edges[-1]))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
+    for axes in panels.flat[len(arms) :]:
+        axes.set_visible(False)
+    figure.supxlabel("round", fontsize=9)
+    figure.supylabel("share of requests (%)", fontsize=9)
+    _swatches(figure, [HITS[kind] for kind in HITS if kind in shown], columns=4)
+    return figure
+
+
+def selection(arms: Arms) -> Figure:
+    """Draw how often clients were selected, most often first: level is fair, steep is not."""
+    figure, axes = _one_panel(3.4)
+    for position, (name, runs) in enumerate(arms.items()):
+        colour = COLOURS[position % len(COLOURS)]
+        counts = np.array([sorted(times_selected(run), reverse=True) for run in runs])
+        clients = np.arange(counts.shape[1] + 1)
+        middle, low, high = (
+            np.append(values, values[-1])
+            for values in (counts.mean(axis=0), counts.min(axis=0), counts.max(axis=0))
+        )
+        figures = arm_figures(runs, 1.0, [])
+        axes.fill_between(clients, low, high, step="post", color=colour, alpha=0.15, linewidth=0)
+        axes.step(
+            clients, middle, where="post", color=colour, linewidth=1.4,
+            linestyle=DASHES[position % len(DASHES)],
+            label=f"{name}: {percent(figures['coverage'])} of clients, "
+            f"Jain {number(figures['jain_index'])}",
+        )  # fmt: skip
+    axes.set(
+        xlabel="clients, most often selected first", ylabel="times selected", xlim=(0, None),
+        ylim=(0, None),
+    )  # fmt: skip
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(visible=True)
+    axes.legend(loc="upper right")
+    return figure
+
+
+def _one_panel(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _time_unit(longest_s: float) -> tuple[float, str]:
+    if longest_s < 300:
+        return 1.0, "s"
+    return (60.0, "min") if longest_s < 3 * 3600 else (3600.0, "h")
+
+
+def _steps(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times at which any seed was evaluated, and each seed's accuracy then.
+
+    Times run from the first at which every seed has a value to the last at which all still ran.
+    Shapes: (times,), (seeds, times).
+    """
+    series = []
+    for run in runs:
+        start = [(0.0, row["accuracy"]) for row in run.rounds if row["round"] == 0]
+        known = [pair for pair in start if pair[1] is not None] + evaluations(run)
+        series.append(np.array(known).reshape(-1, 2))
+    if any(not one.size for one in series):
+        return np.empty(0), np.empty((len(runs), 0))
+    first, last = max(one[0, 0] for one in series), min(one[-1, 0] for one in series)
+    times_s = np.unique(np.concatenate([one[:, 0] for one in series]))
+    times_s = times_s[(times_s >= first) & (times_s <= last)]
+    values = [one[np.searchsorted(one[:, 0], times_s, side="right") - 1, 1] for one in series]
+    return times_s, np.array(values)
+
+
+def _hit_shares(runs: Sequence[Run], rounds: int) -> dict[str, np.ndarray]:
+    """Return the share of requests by kind in rounds 1, 2, ...: NaN where nobody asked.
+
+    Staged hits are part of `hits`; demand here is the rest of them.
+    """
+    counts = {kind: np.zeros(rounds) for kind in HITS}
+    requests = np.zeros(rounds)
+    for row in (row for run in runs for row in run.clients if row.get("requests")):
+        at = row["round"] - 1
+        requests[at] += row["requests"]
+        counts["demand"][at] += row["hits"] - row["staged"]
+        for kind in ("staged", "substituted", "misses"):
+            counts[kind][at] += row[kind]
+    requests[requests == 0] = np.nan
+    return {kind: count / requests for kind, count in counts.items()}
+
+
+def _swatches(figure: Figure, kinds: Iterable[tuple[str, str]], columns: int) -> None:
+    handles = [Patch(color=colour, label=label) for label, colour in kinds]
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=columns, handlelength=1,
+        columnspacing=1.2,
+    )  # fmt: skip

@@ -1,0 +1,178 @@
+"""Device profiles: compute, network and storage figures of a device class, and fleets of them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedio.errors import InputError
+from fedio.plugins import unknown
+from storage.tier import Tier
+
+
+class StorageFigures(BaseModel):
+    """What one storage tier of a device does."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    read_latency_s: float = Field(ge=0)
+    read_bytes_per_s: float = Field(gt=0)
+    write_latency_s: float = Field(ge=0)
+    write_bytes_per_s: float = Field(gt=0)
+
+
+class Profile(BaseModel):
+    """One device class.
+
+    `inference_ms` is the time of one MobileNet inference on one sample; training a sample is
+    taken as three times that (FedScale; FedCaSe's artifact), times the relative cost of the timed
+    model (`RELATIVE_COST`).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    description: str
+    source: str
+    inference_ms: float = Field(gt=0)
+    download_bytes_per_s: float = Field(gt=0)
+    upload_bytes_per_s: float = Field(gt=0)
+    memory_bytes: int = Field(gt=0)
+    origin: StorageFigures
+    cache: StorageFigures
+
+
+# Relative cost of a training step (FedScale's measurements; MobileNet = 1).
+RELATIVE_COST = {"mobilenet": 1.0, "shufflenet": 1.16, "resnet": 2.44, "albert": 6.05}
+TRAINING_PER_INFERENCE = 3.0
+
+PROFILES = resources.files("fedio") / "profiles"
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Figures of many devices: one array of shape [clients] per property (floats for one device).
+
+    `compute_s` is seconds of training per sample of the timing model.
+    """
+
+    compute_s: np.ndarray
+    download_bytes_per_s: np.ndarray
+    upload_bytes_per_s: np.ndarray
+    memory_bytes: np.ndarray
+    origin_read_latency_s: np.ndarray
+    origin_read_bytes_per_s: np.ndarray
+    cache_read_latency_s: np.ndarray
+    cache_read_bytes_per_s: np.ndarray
+    cache_write_latency_s: np.ndarray
+    cache_write_bytes_per_s: np.ndarray
+
+    @property
+    def origin(self) -> Tier:
+        """The slow tier, which is only read."""
+        nothing = np.full_like(self.origin_read_latency_s, np.inf)
+        return Tier(self.origin_read_latency_s, self.origin_read_bytes_per_s, nothing, nothing)
+
+    @property
+    def cache(self) -> Tier:
+        """The fast tier."""
+        return Tier(
+            self.cache_read_latency_s,
+            self.cache_read_bytes_per_s,
+            self.cache_write_latency_s,
+            self.cache_write_bytes_per_s,
+        )
+
+    def take(self, clients: np.ndarray | int) -> Speeds:
+        """Return the figures of `clients` only."""
+        return Speeds(**{f.name: getattr(self, f.name)[clients] for f in fields(self)})
+
+    @classmethod
+    def unknown(cls, clients: int) -> Speeds:
+        """Return `clients` rows of which nothing is known (NaN)."""
+        return cls(**{f.name: np.full(clients, np.nan) for f in fields(cls)})
+
+
+def known_profiles() -> list[str]:
+    """Return the names of the profiles that come with fedio."""
+    return sorted(p.name[:-5] for p in PROFILES.iterdir() if p.name.endswith(".toml"))
+
+
+def load_profile(name: str) -> Profile:
+    """Return the profile called `name`, or the one in the TOML file at that path.
+
+    Raises:
+        InputError: no such profile, or the file is not one.
+    """
+    if name in known_profiles():
+        text, where = PROFILES.joinpath(f"{name}.toml").read_text(), name
+    elif name.endswith(".toml") and Path(name).is_file():
+        text, where = Path(name).read_text(), name
+    else:
+        raise InputError(unknown("profile", name, known_profiles()))
+    try:
+        return Profile.model_validate(tomllib.loads(text))
+    except (ValidationError, tomllib.TOMLDecodeError) as error:
+        first = str(error).replace("\n", " ")
+        raise InputError(f"profile {where}: {first}") from error
+
+
+def draw_fleet(
+    shares: Mapping[str, float],
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    timing_model: str = "mobilenet",
+    spread: float = 0.0,
+) -> tuple[np.ndarray, Speeds]:
+    """Draw a fleet: each client's device class, and its own figures around those of the class.
+
+    Classes are apportioned to the shares by largest remainder, then shuffled, so that small fleets
+    keep the declared mix. Compute, network and storage speeds vary independently from device to
+    device by a factor exp(spread * N(0, 1)).
+
+    Returns:
+        The profile's position in `shares` per client (int64 [clients]) and the speeds.
+    """
+    profiles = [load_profile(name) for name in shares]
+    classes = np.repeat(np.arange(len(profiles)), _apportion(list(shares.values()), clients))
+    rng.shuffle(classes)
+    compute, network, origin, cache = np.exp(spread * rng.standard_normal((4, clients)))
+
+    def column(*path: str) -> np.ndarray:
+        values = []
+        for profile in profiles:
+            value: object = profile
+            for name in path:
+                value = getattr(value, name)
+            values.append(value)
+        return np.array(values, dtype=np.float64)[classes]
+
+    per_inference_s = TRAINING_PER_INFERENCE * RELATIVE_COST[timing_model] / 1000
+    speeds = Speeds(
+        compute_s=column("inference_ms") * per_inference_s / compute,
+        download_bytes_per_s=column("download_bytes_per_s") * network,
+        upload_bytes_per_s=column("upload_bytes_per_s") * network,
+        memory_bytes=column("memory_bytes"),
+        origin_read_latency_s=column("origin", "read_latency_s") / origin,
+        origin_read_bytes_per_s=column("origin", "read_bytes_per_s") * origin,
+        cache_read_latency_s=column("cache", "read_latency_s") / cache,
+        cache_read_bytes_per_s=column("cache", "read_bytes_per_s") * cache,
+        cache_write_latency_s=column("cache", "write_latency_s") / cache,
+        cache_write_bytes_per_s=column("cache", "write_bytes_per_s") * cache,
+    )
+    return classes, speeds
+
+
+def _apportion(shares: list[float], total: int) -> np.ndarray:
+    """Split `total` in proportion to `shares` by largest remainder."""
+    exact = np.array(shares) / sum(shares) * total
+    counts = np.floor(exact).astype(np.int64)
+    for position in np.argsort(counts - exact, kind="stable")[: total - counts.sum()]:
+        counts[position] += 1
+    return counts

@@ -1,0 +1,27 @@
+"""What can go wrong in storage, as types."""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """Any failure of this package; its message is one line that says what to do."""
+
+
+class NotAllowed(StorageError):
+    """The request is refused before anything changes: a bad path, a closed or forked handle."""
+
+
+class StoreFull(StorageError):
+    """The store cannot take more, though the budget says that it should (map or disk full)."""
+
+
+class NoVictim(StorageError):
+    """Nothing may be evicted: everything is pinned, or the policy offers no victim."""
+
+
+class CorruptCache(StorageError):
+    """Stored data or a saved index does not read back as written."""
+
+
+class OriginError(StorageError):
+    """A sample cannot be read from its origin."""

@@ -1,0 +1,1 @@
+"""The server side: fleet table, selectors, rounds, the Flower strategy, the ServerApp."""

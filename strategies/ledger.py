@@ -1,0 +1,130 @@
+"""The ledger: it writes down what happened, a line per participation and a line per round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+
+from fedio.costs import Phases
+from fedio.runs import Row, RunFolder
+from strategies.round import Outcome, Problem, Report
+from strategies.selector import Cohort
+
+PHASES = tuple(field.name for field in fields(Phases))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """All there is to know of a round.
+
+    `reports`, `actual` and `arrivals_s` are aligned, one entry per valid reply; `predicted_s` is
+    aligned to the cohort's clients.
+    """
+
+    server_round: int
+    start_s: float
+    wanted: int
+    cohort: Cohort
+    predicted_s: np.ndarray
+    reports: list[Report]
+    actual: Phases
+    arrivals_s: np.ndarray
+    outcome: Outcome
+    problems: Mapping[int, Problem]
+
+
+class Ledger:
+    """Writes a run's lines, and keeps the totals that its summary needs."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._trained: set[int] = set()
+        self._demand_hits = self._evictions = 0
+        self._accuracies: list[float] = []
+
+    def initial(self, accuracy: float | None, loss: float | None) -> None:
+        """Write the line of round 0: the model before any training."""
+        nobody: list[int] = []
+        row: Row = {"round": 0, "start_s": 0.0, "end_s": 0.0, "wanted": 0, "selected": nobody}
+        row |= {"counted": nobody, "late": nobody, "failed": nobody, "rejected": nobody}
+        row |= {"not_selected": {}, "accuracy": accuracy, "loss": loss}
+        self._folder.append_round(row)
+
+    def record(self, done: RoundRecord, accuracy: float | None, loss: float | None) -> None:
+        """Write the lines of a round and of its participations."""
+        by_client = {report.client: i for i, report in enumerate(done.reports)}
+        self._folder.append_clients(
+            self._participation(done, position, by_client.get(int(client)))
+            for position, client in enumerate(done.cohort.clients)
+        )
+        of = {
+            kind: sorted(c for c, p in done.problems.items() if p.outcome == kind)
+            for kind in ("failed", "rejected")
+        }
+        self._folder.append_round(
+            {
+                "round": done.server_round,
+                "start_s": done.start_s,
+                "end_s": done.outcome.end_s,
+                "wanted": done.wanted,
+                "selected": done.cohort.clients,
+                "counted": done.outcome.counted,
+                "late": done.outcome.late,
+                **of,
+                "not_selected": done.cohort.reasons.rest,
+                "accuracy": accuracy,
+                "loss": loss,
+            }
+        )
+        self._trained |= set(done.outcome.counted.tolist())
+        self._demand_hits += sum(report.meter.hits for report in done.reports)
+        self._evictions += sum(report.meter.evicted_samples for report in done.reports)
+        if accuracy is not None:
+            self._accuracies.append(accuracy)
+
+    def totals(self) -> Row:
+        """Return the totals of the run so far."""
+        last = self._accuracies[-5:]
+        return {
+            "clients_trained": len(self._trained),
+            "demand_hits": self._demand_hits,
+            "evictions": self._evictions,
+            "final_accuracy": float(np.mean(last)) if last else None,
+        }
+
+    def _participation(self, done: RoundRecord, position: int, reply: int | None) -> Row:
+        """Return the line of one client of the cohort."""
+        client = int(done.cohort.clients[position])
+        reasons = done.cohort.reasons
+        row: Row = {
+            "round": done.server_round,
+            "client": client,
+            "why": reasons.why[position],
+            "details": {name: values[position] for name, values in reasons.details.items()},
+            "predicted_s": done.predicted_s[position],
+        }
+        if reply is None:
+            problem = done.problems[client]
+            unknown = dict.fromkeys(("duration_s", "arrival_s", *PHASES))
+            return row | {"outcome": problem.outcome, "problem": problem.reason} | unknown
+        report = done.reports[reply]
+        meter = {k: v for k, v in asdict(report.meter).items() if k != "decode_s"}
+        seconds = {name: getattr(done.actual, name)[reply] for name in PHASES}
+        return (
+            row
+            | meter
+            | seconds
+            | {
+                "outcome": "counted" if client in done.outcome.counted else "late",
+                "problem": None,
+                "duration_s": done.actual.total_s[reply],
+                "arrival_s": done.arrivals_s[reply],
+                "samples": report.weight,
+                "train_loss": report.train_loss,
+                "utility": report.claims.utility,
+                "resident_samples": report.claims.resident_samples,
+                "resident_bytes": report.claims.resident_bytes,
+            }
+        )

@@ -1,0 +1,196 @@
+"""A round's arithmetic, pure: which replies are valid, and which of them count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord
+
+from fedio.clock import arrival_order
+from fedio.costs import Work
+from fedio.protocol import (
+    ARRAYS,
+    CLAIMS,
+    METER,
+    METRICS,
+    NUM_EXAMPLES,
+    TRAIN_LOSS,
+    Claims,
+    Meter,
+    ProtocolError,
+    from_record,
+)
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class RejectedReplyError(ValueError):
+    """A reply that must not reach the model; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A valid reply to training."""
+
+    client: int
+    message: Message
+    weight: float
+    train_loss: float
+    meter: Meter
+    claims: Claims
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a client's reply was not used: it `failed` or was `rejected`, and the reason."""
+
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a round ended: int64 clients that count, in partition order, those too late, and when."""
+
+    counted: np.ndarray
+    late: np.ndarray
+    end_s: float
+
+
+def check_reply(message: Message, client: int, server_round: int, shapes: Shapes) -> Report:
+    """Return the report in a reply of `client`, if all of it is sound.
+
+    Args:
+        message: the reply; it has content.
+        client: the partition-id that was asked.
+        server_round: the round that was asked for.
+        shapes: name and shape of each array of the global model.
+
+    Raises:
+        RejectedReplyError: wrong client or round, arrays missing, misshapen or not finite, a weight
+            that is not positive and finite, or records that do not hold what they must.
+    """
+    content = message.content
+    try:
+        claims = from_record(Claims, content.get(CLAIMS))
+        meter = from_record(Meter, content.get(METER))
+    except ProtocolError as error:
+        raise RejectedReplyError(str(error)) from error
+    if claims.partition != client:
+        raise RejectedReplyError(f"it is from partition {claims.partition}, asked was {client}")
+    if claims.server_round != server_round:
+        raise RejectedReplyError(f"it is for round {claims.server_round}, asked was {server_round}")
+    weight, train_loss = _metrics(content.get(METRICS))
+    if list(content.array_records) != [ARRAYS]:
+        raise RejectedReplyError(f"it must hold one array record, {ARRAYS!r}")
+    _check_arrays(content.array_records[ARRAYS], shapes)
+    if min(getattr(meter, name) for name in Meter.__dataclass_fields__) < 0:
+        raise RejectedReplyError("its meter has a negative count")
+    if not np.isfinite(meter.decode_s):
+        raise RejectedReplyError("its meter has decode_s that is not finite")
+    return Report(client, message, weight, train_loss, meter, claims)
+
+
+def sort_replies(
+    replies: Mapping[int, Message], clients: Iterable[int], server_round: int, shapes: Shapes
+) -> tuple[list[Report], dict[int, Problem]]:
+    """Return the valid reports, and what is wrong with all others, by partition.
+
+    Args:
+        replies: the replies that came, by the partition-id that was asked.
+        clients: who was asked.
+        server_round: the round that was asked for.
+        shapes: name and shape of each array of the global model.
+    """
+    reports: list[Report] = []
+    problems: dict[int, Problem] = {}
+    for client in sorted(clients):
+        reply = replies.get(client)
+        if reply is None:
+            problems[client] = Problem("failed", "no reply in time")
+        elif reply.has_error():
+            problems[client] = Problem("failed", reply.error.reason)
+        else:
+            try:
+                reports.append(check_reply(reply, client, server_round, shapes))
+            except RejectedReplyError as error:
+                problems[client] = Problem("rejected", str(error))
+    return reports, problems
+
+
+def work_of(reports: Iterable[Report], model_bytes: float) -> Work:
+    """Return what the meters of reports counted, one entry per report."""
+    meters = [report.meter for report in reports]
+
+    def column(name: str) -> np.ndarray:
+        return np.array([getattr(meter, name) for meter in meters], dtype=np.float64)
+
+    return Work(
+        trained_samples=column("trained_samples"),
+        hits=column("hits") + column("substituted"),
+        hit_bytes=column("hit_bytes"),
+        misses=column("misses"),
+        origin_bytes=column("origin_bytes"),
+        writes=column("written_samples"),
+        written_bytes=column("written_bytes"),
+        decode_s=column("decode_s"),
+        download_bytes=np.full(len(meters), model_bytes),
+        upload_bytes=np.full(len(meters), model_bytes),
+    )
+
+
+def settle(
+    clients: np.ndarray,
+    arrivals_s: np.ndarray,
+    wanted: int,
+    start_s: float,
+    deadline_s: float | None,
+) -> Outcome:
+    """Decide which replies count: the first `wanted` to arrive, none after the deadline.
+
+    The round ends when the last that counts has arrived. If too few arrive, it ends at the
+    deadline, or without one at the last arrival; without any arrival, at once.
+
+    Args:
+        clients: int64 [k], whose replies are valid.
+        arrivals_s: float64 [k], when they arrive, on the clock.
+        wanted: K.
+        start_s: when the round started.
+        deadline_s: seconds the round may last.
+    """
+    order = arrival_order(arrivals_s, clients)
+    limit = np.inf if deadline_s is None else start_s + deadline_s
+    in_time = order[arrivals_s[order] <= limit]
+    counted = in_time[:wanted]
+    if len(counted) == wanted or deadline_s is None:
+        end_s = float(arrivals_s[counted].max(initial=start_s))
+    else:
+        end_s = limit
+    late = np.setdiff1d(np.arange(len(clients)), counted)
+    return Outcome(np.sort(clients[counted]), np.sort(clients[late]), end_s)
+
+
+def _metrics(record: object) -> tuple[float, float]:
+    """Return weight and training loss."""
+    expected = {NUM_EXAMPLES, TRAIN_LOSS}
+    if not isinstance(record, MetricRecord) or set(record) != expected:
+        raise RejectedReplyError(f"its metrics must be {sorted(expected)}")
+    weight, loss = record[NUM_EXAMPLES], record[TRAIN_LOSS]
+    if isinstance(weight, list) or not (np.isfinite(weight) and weight > 0):
+        raise RejectedReplyError(f"its weight is {weight}, not a positive number")
+    if isinstance(loss, list) or not np.isfinite(loss):
+        raise RejectedReplyError(f"its training loss is {loss}, not a finite number")
+    return float(weight), float(loss)
+
+
+def _check_arrays(arrays: ArrayRecord, shapes: Shapes) -> None:
+    if set(arrays) != set(shapes):
+        raise RejectedReplyError("its arrays are not those of the model")
+    for name, array in arrays.items():
+        values = array.numpy()
+        if values.shape != shapes[name]:
+            raise RejectedReplyError(f"{name} has shape {values.shape}, the model has {shapes[name]}")
+        if not np.isfinite(values).all():
+            raise RejectedReplyError(f"{name} holds values that are not finite")

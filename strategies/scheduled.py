@@ -1,0 +1,343 @@
+"""The Flower strategy: rounds on a virtual clock around a selector and an aggregation strategy."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedio.clock import VirtualClock
+from fedio.config import Experiment
+from fedio.costs import io_to_compute, phases
+from fedio.errors import RunError
+from fedio.profiles import Speeds
+from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOCAL_STEPS, LOSS, METRICS, NUM_EXAMPLES
+from fedio.runs import RunFolder, hash_arrays
+from fedio.seeds import Purpose, rng
+from strategies.arrivals import Arrivals
+from strategies.cohort_grid import messages_in_order
+from strategies.fleet import Fleet
+from strategies.ledger import Ledger, RoundRecord
+from strategies.roster import Roster, gather
+from strategies.round import Problem, settle, sort_replies, work_of
+from strategies.selector import Cohort, Selector, View
+from strategies.selectors.claims import predicted_phases
+from strategies.transport import exchange, first_line
+
+logger = logging.getLogger(__name__)
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A round that is under way: what the selector saw and chose, and the model that was sent."""
+
+    view: View
+    cohort: Cohort
+    arrays: ArrayRecord
+    predicted_s: np.ndarray
+
+
+class Scheduled(Strategy):
+    """Composes a selector with any Flower strategy, which aggregates what counts.
+
+    In each round the selector chooses the cohort from claims and observed durations. All replies
+    are validated; the meter's true counts and the devices' true speeds give each its duration on
+    the virtual clock; the first K to arrive count. Those that are late stay busy until their own
+    end, and what they claim becomes known only then.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        selector: Selector,
+        aggregation: Strategy,
+        speeds: Speeds,
+        folder: RunFolder,
+    ) -> None:
+        """Put a strategy together.
+
+        Args:
+            experiment: the experiment, of one arm.
+            selector: who trains.
+            aggregation: a Flower strategy that samples all nodes it sees (fraction 1).
+            speeds: the devices' true figures, for the clock only.
+            folder: where the run is written.
+        """
+        self._experiment = experiment
+        self._selector = selector
+        self._aggregation = aggregation
+        self._speeds = speeds
+        self._folder = folder
+        self._ledger = Ledger(folder)
+        self._clock = VirtualClock()
+        self._fleet = Fleet.unknown(experiment.data.clients)
+        self._state = selector.initial_state(experiment.data.clients)
+        self._roster = Roster({}, {})
+        self._arrivals = Arrivals(self._fleet)
+        self._asked: dict[str, int] = {}
+        self._open: _Open | None = None
+        self._closed: RoundRecord | None = None
+        self._empty_rounds = 0
+        self._first_problem = ""
+
+    def summary(self) -> None:
+        """Log what runs."""
+        chosen = self._experiment.chosen
+        logger.info(
+            "selector %s, policy %s, sampler %s, aggregation %s",
+            chosen.selector.name,
+            chosen.policy.name,
+            chosen.sampler.name,
+            type(self._aggregation).__name__,
+        )
+
+    def start(  # noqa: PLR0913, PLR0917 - the signature is Flower's
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Run all rounds and write the run folder.
+
+        Args:
+            grid: Flower's grid.
+            initial_arrays: the first global model.
+            num_rounds: rounds to run.
+            timeout: wall-clock seconds to wait for a round's replies.
+            train_config: sent to the clients with each round's model.
+            evaluate_config: sent to the clients with the last model, for their held-out samples.
+            evaluate_fn: central evaluation, (round, model) -> accuracy and loss, or None.
+
+        Raises:
+            RunError: the roster stays incomplete, or too many rounds in a row bring nothing.
+        """
+        began = time.monotonic()
+        self.summary()
+        result, arrays = Result(), initial_arrays
+        self._roster = gather(
+            grid, self._experiment.data.clients, self._experiment.rounds.roster_timeout_s
+        )
+        self._fleet.registered(list(self._roster.profiles.values()))
+        self._ledger.initial(*self._evaluate(0, arrays, evaluate_fn, result))
+        for server_round in range(1, num_rounds + 1):
+            config = ConfigRecord() if train_config is None else train_config
+            messages = self.configure_train(server_round, arrays, config, grid)
+            replies = self._exchange(grid, list(messages), timeout)
+            new_arrays, metrics = self.aggregate_train(server_round, replies)
+            if new_arrays is not None:
+                arrays = new_arrays
+            if metrics is not None:
+                result.train_metrics_clientapp[server_round] = metrics
+            accuracy, loss = self._evaluate(server_round, arrays, evaluate_fn, result)
+            if self._closed is not None:
+                self._ledger.record(self._closed, accuracy, loss)
+            now_s = self._clock.now_s
+            logger.info(
+                "round %d of %d ends at %.0f virtual s, accuracy %s",
+                server_round,
+                num_rounds,
+                now_s,
+                "-" if accuracy is None else f"{accuracy:.3f}",
+            )
+            self._check_progress()
+        result.arrays = arrays
+        config = ConfigRecord() if evaluate_config is None else evaluate_config
+        messages = self.configure_evaluate(num_rounds, arrays, config, grid)
+        found = self.aggregate_evaluate(num_rounds, self._exchange(grid, list(messages), timeout))
+        if found is not None:
+            result.evaluate_metrics_clientapp[num_rounds] = found
+        self._finish(arrays, num_rounds, time.monotonic() - began)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose the cohort and return a message for each of its clients, by partition."""
+        del grid  # nodes come from the roster
+        self._wait_for_somebody()
+        view = self._view(server_round, arrays)
+        selection = rng(self._experiment.seed, Purpose.SELECTION, server_round=server_round)
+        cohort, self._state = self._selector.select(view, self._state, selection)
+        self._fleet.selected(cohort.clients, server_round)
+        predicted_s = predicted_phases(view, cohort.clients).total_s
+        self._open = _Open(view, cohort, arrays, predicted_s)
+        nodes = [self._roster.nodes[int(client)] for client in cohort.clients]
+        messages = messages_in_order(
+            lambda visible: self._aggregation.configure_train(
+                server_round, arrays, config, visible
+            ),
+            nodes,
+        )
+        for message, steps in zip(messages, cohort.local_steps, strict=True):
+            own = ConfigRecord({**message.content.config_records[CONFIG], LOCAL_STEPS: int(steps)})
+            message.content = RecordDict({ARRAYS: message.content[ARRAYS], CONFIG: own})
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Validate the replies, end the round on the clock, and aggregate those that count."""
+        if self._open is None:
+            raise RuntimeError("configure_train comes before aggregate_train")
+        opened, self._open = self._open, None
+        shapes = {name: tuple(array.shape) for name, array in opened.arrays.items()}
+        by_client = {self._asked[reply.metadata.reply_to_message_id]: reply for reply in replies}
+        cohort = opened.cohort
+        reports, problems = sort_replies(by_client, cohort.clients.tolist(), server_round, shapes)
+        self._note(server_round, problems)
+        clients = np.array([report.client for report in reports], dtype=np.int64)
+        actual = phases(work_of(reports, opened.view.model_bytes), self._speeds.take(clients))
+        start_s, rounds = self._clock.now_s, self._experiment.rounds
+        arrivals_s = start_s + actual.total_s
+        outcome = settle(clients, arrivals_s, rounds.cohort, start_s, rounds.deadline_s)
+        self._closed = RoundRecord(
+            server_round=server_round,
+            start_s=start_s,
+            wanted=rounds.cohort,
+            cohort=cohort,
+            predicted_s=opened.predicted_s,
+            reports=reports,
+            actual=actual,
+            arrivals_s=arrivals_s,
+            outcome=outcome,
+            problems=problems,
+        )
+        self._arrivals.expect(reports, start_s, actual.total_s)
+        self._fleet.failed(list(problems))
+        self._fleet.trained(outcome.counted)
+        self._clock.advance_to(outcome.end_s)
+        self._arrivals.deliver(self._clock.now_s)
+        counted = set(outcome.counted.tolist())
+        return self._aggregation.aggregate_train(
+            server_round, [report.message for report in reports if report.client in counted]
+        )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return a message for every client, by partition: evaluation is free on the clock."""
+        del grid
+        nodes = [self._roster.nodes[client] for client in sorted(self._roster.nodes)]
+        return messages_in_order(
+            lambda visible: self._aggregation.configure_evaluate(
+                server_round, arrays, config, visible
+            ),
+            nodes,
+        )
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Keep each client's accuracy on its held-out samples, and return the average."""
+        clients = self._experiment.data.clients
+        self._held_out_accuracy = np.full(clients, np.nan)
+        self._held_out_samples = np.zeros(clients, dtype=np.int64)
+        evaluated = []
+        for reply in replies:
+            client = self._asked[reply.metadata.reply_to_message_id]
+            if reply.has_error():
+                logger.warning(
+                    "client %d did not evaluate: %s", client, first_line(reply.error.reason)
+                )
+                continue
+            metrics = reply.content.metric_records[METRICS]
+            self._held_out_samples[client] = metrics[NUM_EXAMPLES]
+            if metrics[NUM_EXAMPLES]:
+                self._held_out_accuracy[client] = metrics[ACCURACY]
+                evaluated.append(reply)
+        return self._aggregation.aggregate_evaluate(server_round, evaluated)
+
+    def _exchange(self, grid: Grid, messages: list[Message], timeout_s: float) -> list[Message]:
+        """Send messages and return the replies, remembering which client each is from."""
+        client_of = {node: client for client, node in self._roster.nodes.items()}
+        replies = []
+        for message, reply in zip(messages, exchange(grid, messages, timeout_s), strict=True):
+            if reply is not None:
+                client = client_of[message.metadata.dst_node_id]
+                self._asked[reply.metadata.reply_to_message_id] = client
+                replies.append(reply)
+        return replies
+
+    def _wait_for_somebody(self) -> None:
+        """When all known clients are busy, move the clock to the first that will be idle."""
+        now_s = self._clock.now_s
+        ends_s = self._fleet.busy_until_s[self._fleet.samples > 0]
+        if len(ends_s) and (ends_s > now_s).all():
+            self._clock.advance_to(float(ends_s.min()))
+        self._arrivals.deliver(self._clock.now_s)
+
+    def _view(self, server_round: int, arrays: ArrayRecord) -> View:
+        rounds, training = self._experiment.rounds, self._experiment.training
+        return View(
+            fleet=self._fleet.read_only(),
+            round=server_round,
+            now_s=self._clock.now_s,
+            feasible=self._fleet.feasible(self._clock.now_s),
+            # 10 * 1.1 is a little more than 11 in floating point; it means 11.
+            count=math.ceil(rounds.cohort * rounds.over_commitment - 1e-9),
+            local_steps=training.local_steps,
+            batch_size=training.batch_size,
+            model_bytes=float(sum(len(array.data) for array in arrays.values())),
+        )
+
+    def _note(self, server_round: int, problems: Mapping[int, Problem]) -> None:
+        """Log what went wrong, and keep the first of it for the error that may end the run."""
+        for client, problem in problems.items():
+            what = f"round {server_round}, partition {client}: {first_line(problem.reason)}"
+            logger.warning("%s (%s)", what, problem.outcome)
+            self._first_problem = self._first_problem or f"{what}\n{problem.reason}"
+
+    def _evaluate(
+        self, server_round: int, arrays: ArrayRecord, evaluate_fn: Evaluate | None, result: Result
+    ) -> tuple[float | None, float | None]:
+        """Return central accuracy and loss, or nothing in a round without evaluation."""
+        metrics = None if evaluate_fn is None else evaluate_fn(server_round, arrays)
+        if metrics is None:
+            return None, None
+        result.evaluate_metrics_serverapp[server_round] = metrics
+        return float(metrics[ACCURACY]), float(metrics[LOSS])  # type: ignore[arg-type]
+
+    def _check_progress(self) -> None:
+        """Stop when too many rounds in a row brought nothing."""
+        counted = self._closed is not None and len(self._closed.outcome.counted)
+        self._empty_rounds = 0 if counted else self._empty_rounds + 1
+        if self._empty_rounds >= self._experiment.rounds.empty_rounds:
+            raise RunError(
+                f"{self._empty_rounds} rounds in a row brought no usable reply; the first problem: "
+                f"{self._first_problem or 'every reply came after the deadline'}"
+            )
+
+    def _finish(self, arrays: ArrayRecord, rounds: int, wall_s: float) -> None:
+        """Write the summary: the run is complete."""
+        fleet, training = self._fleet, self._experiment.training
+        accesses = np.full(len(fleet), float(training.accesses))
+        summary = {
+            "schema": 1,
+            "name": self._experiment.name,
+            "arm": self._experiment.arm,
+            "seed": self._experiment.seed,
+            "clock": "virtual",
+            "rounds": rounds,
+            "virtual_s": self._clock.now_s,
+            "wall_s": wall_s,
+            **self._ledger.totals(),
+            "model_hash": hash_arrays({name: array.numpy() for name, array in arrays.items()}),
+            "io_to_compute": io_to_compute(
+                accesses, fleet.mean_size_bytes, fleet.mean_decode_s, self._speeds
+            ),
+            "holdout": {"accuracy": self._held_out_accuracy, "samples": self._held_out_samples},
+        }
+        self._folder.finish(summary)

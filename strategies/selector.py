@@ -1,0 +1,163 @@
+"""What a selector is given and what it answers: which clients train in a round, and why."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from fedio.errors import RunError
+from strategies.fleet import Fleet
+
+# A selector's memory: named arrays, so that a checkpoint is the state. Never changed in place.
+State = dict[str, np.ndarray]
+
+
+class NoFeasibleClient(RunError):  # noqa: N818 - the name says what is wrong
+    """Clients are wanted and not one can be selected."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """What a selector sees of one round.
+
+    Attributes:
+        fleet: the table of all N clients, read-only.
+        round: the round, counted from 1.
+        now_s: the virtual clock.
+        feasible: bool [N], who can be selected: idle and known.
+        count: clients wanted, over-commitment included.
+        local_steps, batch_size: S and B of the work that is asked for.
+        model_bytes: what a client downloads, and uploads.
+
+    Raises:
+        ValueError: a shape or a number is impossible.
+    """
+
+    fleet: Fleet
+    round: int
+    now_s: float
+    feasible: np.ndarray
+    count: int
+    local_steps: int
+    batch_size: int
+    model_bytes: float
+
+    def __post_init__(self) -> None:
+        if self.feasible.shape != (len(self.fleet),) or self.feasible.dtype != np.bool_:
+            raise ValueError(f"feasible must be bool [{len(self.fleet)}]")
+        if self.round < 1 or self.count < 0:
+            raise ValueError(f"round is {self.round} and count {self.count}; need >= 1 and >= 0")
+
+    @property
+    def accesses(self) -> int:
+        """Samples that a participation trains: q = S x B."""
+        return self.local_steps * self.batch_size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reasons:
+    """Why these clients: `why` and `details` per chosen client, `rest` counts all the others.
+
+    Attributes:
+        why: one word per chosen client, in the order of `Cohort.clients`.
+        details: figures per chosen client, float64 arrays in the same order; NaN is unknown.
+        rest: how many were not chosen, by reason; they add up to N minus the chosen.
+    """
+
+    why: list[str]
+    details: dict[str, np.ndarray]
+    rest: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cohort:
+    """The clients of a round.
+
+    Attributes:
+        clients: distinct partition-ids, ascending, int64.
+        local_steps: local steps of each of them, int64.
+        reasons: why they, and why not the others.
+    """
+
+    clients: np.ndarray
+    local_steps: np.ndarray
+    reasons: Reasons
+
+    @classmethod
+    def of(
+        cls,
+        view: View,
+        pool: np.ndarray,
+        picked: Mapping[str, np.ndarray],
+        considered: np.ndarray,
+        details: Mapping[str, np.ndarray],
+    ) -> Self:
+        """Return the cohort, with its reasons worked out.
+
+        Args:
+            view: the round.
+            pool: the feasible clients that were not excluded.
+            picked: why -> positions in `pool`, all distinct.
+            considered: positions in `pool` that were good enough to be drawn from.
+            details: figures aligned to `pool`.
+        """
+        positions = np.concatenate([np.zeros(0, dtype=np.int64), *picked.values()])
+        why = [reason for reason, chosen in picked.items() for _ in chosen]
+        order = np.argsort(pool[positions], kind="stable")
+        positions = positions[order]
+        left = np.ones(len(pool), dtype=np.bool_)
+        left[positions] = False
+        drawable = np.zeros(len(pool), dtype=np.bool_)
+        drawable[considered] = True
+        busy = ~view.feasible & (view.fleet.busy_until_s > view.now_s)
+        rest = {
+            "busy": np.count_nonzero(busy),
+            "unavailable": np.count_nonzero(~view.feasible & ~busy),
+            "excluded": np.count_nonzero(view.feasible) - len(pool),
+            "lower score": np.count_nonzero(left & ~drawable),
+            "not drawn": np.count_nonzero(left & drawable),
+        }
+        reasons = Reasons(
+            why=[why[i] for i in order],
+            details={k: np.asarray(v, dtype=np.float64)[positions] for k, v in details.items()},
+            rest={reason: int(count) for reason, count in rest.items() if count},
+        )
+        steps = np.full(len(positions), view.local_steps, dtype=np.int64)
+        return cls(pool[positions].astype(np.int64), steps, reasons)
+
+
+class Selector(ABC):
+    """Chooses the clients of a round, from the table, its state and a generator alone.
+
+    The same view, state and generator give the same cohort. Neither the table nor the state it is
+    given changes.
+    """
+
+    def initial_state(self, clients: int) -> State:  # noqa: ARG002 - for those that need it
+        """Return the state before the first round of a fleet of `clients`."""
+        return {}
+
+    def select(self, view: View, state: State, rng: np.random.Generator) -> tuple[Cohort, State]:
+        """Return min(count, feasible) clients and the state for the next round.
+
+        Raises:
+            NoFeasibleClient: clients are wanted and none is feasible.
+        """
+        candidates = np.flatnonzero(view.feasible)
+        if view.count == 0:
+            return Cohort.of(view, candidates, {}, np.arange(len(candidates)), {}), state
+        if not len(candidates):
+            raise NoFeasibleClient(
+                f"round {view.round}: none of {len(view.fleet)} clients is idle and known"
+            )
+        return self.choose(view, candidates, state, rng)
+
+    @abstractmethod
+    def choose(
+        self, view: View, candidates: np.ndarray, state: State, rng: np.random.Generator
+    ) -> tuple[Cohort, State]:
+        """Choose from `candidates` (never empty, ascending); at least one client is wanted."""

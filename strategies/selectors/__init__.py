@@ -1,0 +1,10 @@
+"""The selectors, by name."""
+
+from strategies.selector import Selector
+from strategies.selectors.io_aware import IOAware
+from strategies.selectors.oort import Oort
+from strategies.selectors.uniform import Uniform
+
+SELECTORS: dict[str, type[Selector]] = {"uniform": Uniform, "oort": Oort, "io_aware": IOAware}
+
+__all__ = ["SELECTORS", "IOAware", "Oort", "Uniform"]

@@ -1,0 +1,95 @@
+"""The ServerApp: it puts selector, strategy, clock and run folder together and starts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedio.config import Experiment, find, from_run_config
+from fedio.plugins import create
+from fedio.profiles import draw_fleet
+from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOSS, NUM_EXAMPLES
+from fedio.runs import RunFolder
+from fedio.seeds import Purpose, rng
+from strategies.scheduled import Scheduled
+from strategies.selector import Selector
+from strategies.selectors import SELECTORS
+
+
+class Score(Protocol):
+    """What an evaluation on the central test set found."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of samples classified correctly."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss."""
+
+
+class Task(Protocol):
+    """What the server needs of the learning task."""
+
+    @property
+    def initial_arrays(self) -> ArrayRecord:
+        """The global model's first weights."""
+
+    def evaluate(self, arrays: ArrayRecord) -> Score:
+        """Evaluate weights on the central test set."""
+
+
+def build(make_task: Callable[[Experiment], Task]) -> ServerApp:
+    """Return the ServerApp for experiments whose learning task `make_task` provides."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        experiment = from_run_config(context.run_config)
+        folder = RunFolder(Path(find(str(context.run_config["experiment"]))).parent)
+        task = make_task(experiment)
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            rounds = experiment.rounds
+            if server_round % rounds.evaluate_every and server_round != rounds.rounds:
+                return None
+            score = task.evaluate(arrays)
+            return MetricRecord({ACCURACY: score.accuracy, LOSS: score.loss})
+
+        strategy_of(experiment, folder).start(
+            grid,
+            task.initial_arrays,
+            num_rounds=experiment.rounds.rounds,
+            timeout=experiment.rounds.reply_timeout_s,
+            train_config=ConfigRecord(),
+            evaluate_config=ConfigRecord(),
+            evaluate_fn=evaluate,
+        )
+
+    return app
+
+
+def strategy_of(experiment: Experiment, folder: RunFolder) -> Scheduled:
+    """Return the strategy of an experiment's arm, over Flower's FedAvg."""
+    averaging = FedAvg(
+        min_train_nodes=1,
+        min_evaluate_nodes=1,
+        min_available_nodes=1,
+        weighted_by_key=NUM_EXAMPLES,
+        arrayrecord_key=ARRAYS,
+        configrecord_key=CONFIG,
+    )
+    _, speeds = draw_fleet(
+        experiment.fleet.profiles,
+        experiment.data.clients,
+        rng(experiment.seed, Purpose.FLEET),
+        timing_model=experiment.timing.model,
+        spread=experiment.fleet.spread,
+    )
+    selector = create(experiment.chosen.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
+    return Scheduled(experiment, selector, averaging, speeds, folder)

@@ -1,0 +1,148 @@
+"""Run folders for tests: written row by row where a number is checked, drawn where it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedio.config import Experiment
+from fedio.runs import Row, dumps, write_text
+
+PHASES = ("download_s", "origin_s", "cache_s", "decode_s", "compute_s", "write_s", "upload_s")
+COUNTS = (
+    "steps", "trained_samples", "unique_samples", "requests", "hits", "staged", "substituted",
+    "misses", "corrupt", "hit_bytes", "origin_bytes", "written_samples", "written_bytes",
+    "evicted_samples",
+)  # fmt: skip
+
+
+def experiment(arm: str = "uniform+lru", seed: int = 0, **changes: Any) -> Experiment:
+    """Return an experiment of one arm, whose name may be anything."""
+    values: dict[str, Any] = {
+        "name": "made-up",
+        "seed": seed,
+        "arm": arm,
+        "arms": {arm: {"kind": changes.pop("kind", "arm")}},
+        "data": {"clients": changes.pop("clients", 4), "nominal": changes.pop("nominal", None)},
+        "rounds": {"cohort": changes.pop("cohort", 2), "rounds": 5},
+    }
+    return Experiment.model_validate(values | changes)
+
+
+def round_row(server_round: int, end_s: float, accuracy: float | None, **changes: Any) -> Row:
+    """Return a row of `rounds.jsonl`."""
+    row: Row = {
+        "round": server_round, "start_s": 0.0, "end_s": end_s, "wanted": 2, "selected": [],
+        "counted": [], "late": [], "failed": [], "rejected": [], "not_selected": {},
+        "accuracy": accuracy, "loss": None if accuracy is None else 1 - accuracy,
+    }  # fmt: skip
+    return row | changes
+
+
+def client_row(server_round: int, client: int, outcome: str = "counted", **changes: Any) -> Row:
+    """Return a row of `clients.jsonl`: zeros, or nulls of a participation that failed."""
+    blank = None if outcome == "failed" else 0
+    row: Row = {
+        "round": server_round, "client": client, "outcome": outcome, "problem": None,
+        "why": "explore", "details": {}, "predicted_s": None, "duration_s": blank,
+        "arrival_s": blank, "utility": blank, "resident_samples": blank,
+        "resident_bytes": blank, "samples": 10, "train_loss": blank,
+    }  # fmt: skip
+    return row | dict.fromkeys((*PHASES, *COUNTS), blank) | changes
+
+
+def write_run(
+    path: Path,
+    config: Experiment,
+    rounds: list[Row],
+    clients: list[Row] | None = None,
+    **summary: Any,
+) -> Path:
+    """Write a run folder from its rows; `summary` changes keys of the summary."""
+    path.mkdir(parents=True)
+    everyone = config.data.clients
+    env: Row = {
+        "versions": {"fedio": "0.1.0", "torch": "2.14.1"}, "instruction_set": "AVX2",
+        "commit": "0123abc", "seed": config.seed, "command": "fedio compare made-up",
+    }  # fmt: skip
+    total: Row = {
+        "schema": 1, "name": config.name, "arm": config.arm, "seed": config.seed,
+        "rounds": len(rounds) - 1, "virtual_s": rounds[-1]["end_s"], "io_to_compute": 1.25,
+        "holdout": {"accuracy": [None] * everyone, "samples": [0] * everyone},
+    }  # fmt: skip
+    write_text(path / "config.toml", config.to_toml())
+    write_text(path / "env.json", dumps(env))
+    write_text(path / "rounds.jsonl", "".join(dumps(row) + "\n" for row in rounds))
+    write_text(path / "clients.jsonl", "".join(dumps(row) + "\n" for row in clients or []))
+    write_text(path / "summary.json", dumps(total | summary))
+    return path
+
+
+def draw_run(path: Path, arm: str, seed: int, rounds: int = 40, **size: int) -> Path:
+    """Write a run that looks like a real one: accuracy grows, caches warm, phones differ.
+
+    The name of the arm shapes it: `oort` and `io_aware` favour fast clients, `static` hits more.
+    """
+    config = experiment(arm, seed, clients=size.get("clients", 100), cohort=size.get("cohort", 10))
+    rng = np.random.default_rng([seed, *arm.encode()])
+    everyone, cohort = config.data.clients, config.rounds.cohort
+    speeds = np.random.default_rng(seed).lognormal(0, 0.7, everyone)
+    weights = np.ones(everyone) if arm.startswith("uniform") else speeds**-1.2
+    weights /= weights.sum()
+    times = np.zeros(everyone, dtype=int)
+    now, rows, clients = 0.0, [round_row(0, 0.0, 0.1)], []
+    for server_round in range(1, rounds + 1):
+        selected = rng.choice(everyone, cohort + 1, replace=False, p=weights)
+        arrived = [
+            _participation(
+                server_round, int(client), float(speeds[client]), times[client], arm, rng
+            )
+            for client in selected
+        ]
+        times[selected] += 1
+        arrived.sort(key=lambda row: row["duration_s"])
+        arrived[-1]["outcome"] = "late"
+        start, now = now, now + arrived[-2]["duration_s"]
+        for row in arrived:
+            row["arrival_s"] = start + row["duration_s"]
+        rows.append(
+            round_row(
+                server_round,
+                now,
+                float(0.85 - 0.75 * np.exp(-server_round / 12) + rng.normal(0, 0.008)),
+                start_s=start,
+                wanted=cohort,
+                selected=sorted(int(client) for client in selected),
+                counted=sorted(row["client"] for row in arrived[:-1]),
+                late=[arrived[-1]["client"]],
+                not_selected={"not drawn": everyone - cohort - 2, "busy": 1},
+            )
+        )
+        clients += sorted(arrived, key=lambda row: row["client"])
+    holdout = {"accuracy": list(rng.beta(8, 2, everyone)), "samples": [10] * everyone}
+    return write_run(path, config, rows, clients, holdout=holdout)
+
+
+def _participation(
+    server_round: int, client: int, speed: float, times: int, arm: str, rng: np.random.Generator
+) -> Row:
+    """Return a drawn participation of 200 accesses to samples of 4 MB."""
+    share = min(0.05 + 0.12 * times, 0.45) if "static" in arm else min(0.02 + 0.01 * times, 0.1)
+    hits = int(rng.binomial(200, share))
+    misses, samples_bytes = 200 - hits, 4_000_000
+    phases = {
+        "download_s": 0.8 * speed, "origin_s": 0.09 * misses, "cache_s": 0.008 * hits,
+        "decode_s": 8.0, "compute_s": 20 * speed, "write_s": 0.02 * misses, "upload_s": 2 * speed,
+    }  # fmt: skip
+    duration_s = sum(phases.values())
+    return client_row(
+        server_round, client, why="explore" if times == 0 else "exploit",
+        details={"score": float(1 / speed), "utility": float(rng.lognormal(3, 0.5))},
+        predicted_s=duration_s * float(rng.normal(1, 0.05)), duration_s=duration_s,
+        requests=200, hits=hits, misses=misses, steps=10, trained_samples=200, unique_samples=160,
+        hit_bytes=hits * samples_bytes, origin_bytes=misses * samples_bytes,
+        written_samples=misses, written_bytes=misses * samples_bytes, train_loss=0.5,
+        staged=hits // 4 if "io_aware" in arm else 0, **phases,
+    )  # fmt: skip

@@ -1,0 +1,266 @@
+"""The figures of arms, worked out by hand, and the table that shows them."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from experiments import table
+from experiments.figures import (
+    arm_figures,
+    compare_json,
+    final_accuracy,
+    group_by_arm,
+    jain_index,
+    speedup,
+    time_to_target_s,
+)
+from fedio.errors import InputError
+from fedio.runs import Run, read_run
+from tests.experiments.synthetic_runs import client_row, experiment, round_row, write_run
+
+# What the comparison object of DESIGN holds for each arm.
+ARM_KEYS = {
+    "name", "kind", "time_to_target_s", "speedup", "speedup_low", "speedup_high",
+    "final_accuracy", "worst_decile_accuracy", "never_selected_accuracy", "hit_ratio",
+    "byte_hit_ratio", "unique_samples_per_round", "coverage", "origin_bytes", "written_bytes",
+    "jain_index",
+}  # fmt: skip
+
+
+def evaluated(path: Path, accuracies: list[float | None], **config: Any) -> Run:
+    """A run whose round r ends at 10 r seconds with the r-th accuracy."""
+    rounds = [round_row(r, 10.0 * r, accuracy) for r, accuracy in enumerate(accuracies)]
+    return read_run(write_run(path, experiment(**config), rounds))
+
+
+def lines_of(comparison: dict[str, Any], width: int = 80) -> list[str]:
+    text = io.StringIO()
+    table.print_table(Console(width=width, file=text), comparison)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ([0.1, 0.8, 0.7, 0.8, 0.81, 0.9], 30.0),  # the first of the three, not the third
+        ([0.1, 0.7, 0.8, 0.8], None),  # two are not enough
+        ([0.1, 0.8, 0.8, 0.79, 0.8, 0.8], None),
+        ([0.9, 0.9, 0.9, 0.1], None),  # the untrained model does not count
+        ([0.1, None, 0.8, None, 0.8, None, 0.85], 20.0),  # rounds without evaluation are skipped
+        ([0.1], None),
+    ],
+)
+def test_time_to_target_is_that_of_the_first_of_three_evaluations(
+    tmp_path: Path, accuracies: list[float | None], expected: float | None
+) -> None:
+    assert time_to_target_s(evaluated(tmp_path / "run", accuracies), 0.8) == expected
+
+
+def test_final_accuracy_is_the_mean_of_the_last_five(tmp_path: Path) -> None:
+    run = evaluated(tmp_path / "long", [0.1, 0.2, 0.5, 0.6, None, 0.7, 0.8, 0.9])
+    assert final_accuracy(run) == pytest.approx(0.7)
+    assert final_accuracy(evaluated(tmp_path / "short", [0.1, 0.4, 0.6])) == pytest.approx(0.5)
+    assert final_accuracy(evaluated(tmp_path / "none", [0.1, None])) is None
+
+
+def test_jain_index_of_known_counts() -> None:
+    assert jain_index([3, 1, 0, 0]) == pytest.approx(16 / 40)
+    assert jain_index([2, 2, 2]) == 1
+    assert jain_index([5, 0]) == 0.5
+    assert jain_index([0, 0]) is None
+
+
+def test_speedup_pairs_seeds_and_brackets_them() -> None:
+    middle, low, high = speedup({0: 50.0, 1: 100.0}, {0: 100.0, 1: 400.0})
+    # Ratios 2 and 4: mean of logs 1.5 ln 2, deviation ln 2 / sqrt 2, t(0.975, 1) = 12.7062.
+    half = 12.7062 * math.log(2) / 2
+    assert middle == pytest.approx(math.sqrt(8))
+    assert low == pytest.approx(math.sqrt(8) / math.exp(half), rel=1e-4)
+    assert high == pytest.approx(math.sqrt(8) * math.exp(half), rel=1e-4)
+
+
+def test_speedup_of_one_seed_has_no_interval_and_of_unreached_targets_no_value() -> None:
+    assert speedup({0: 50.0}, {0: 100.0}) == (2.0, None, None)
+    assert speedup({0: 50.0, 7: 1.0}, {0: 100.0}) == (2.0, None, None)
+    assert speedup({0: 50.0, 1: None}, {0: 100.0, 1: 100.0}) == (None, None, None)
+    assert speedup({0: 50.0, 1: 50.0}, {0: 100.0, 1: None}) == (None, None, None)
+    assert speedup({0: 50.0}, {1: 100.0}) == (None, None, None)
+
+
+def by_hand(path: Path) -> Run:
+    """Two rounds on four clients: client 0 twice, 1 late, 2 failed, 3 never."""
+    rounds = [
+        round_row(0, 0.0, 0.1),
+        round_row(1, 20.0, 0.5, selected=[0, 1], counted=[0], late=[1]),
+        round_row(2, 50.0, 0.7, start_s=20.0, selected=[0, 2], counted=[0], failed=[2]),
+    ]
+    clients = [
+        client_row(1, 0, requests=10, hits=0, misses=10, unique_samples=8, hit_bytes=0,
+                   origin_bytes=1000, written_bytes=400),
+        client_row(1, 1, "late", requests=10, hits=2, misses=8, unique_samples=10,
+                   hit_bytes=300, origin_bytes=800, written_bytes=100),
+        client_row(2, 0, requests=20, hits=8, misses=12, unique_samples=6, hit_bytes=900,
+                   origin_bytes=1200, written_bytes=0),
+        client_row(2, 2, "failed", problem="ValueError: no data"),
+    ]  # fmt: skip
+    holdout = {"accuracy": [0.9, 0.4, None, 0.6], "samples": [5, 5, 0, 5]}
+    return read_run(write_run(path, experiment(), rounds, clients, holdout=holdout))
+
+
+def test_figures_of_an_arm_by_hand(tmp_path: Path) -> None:
+    run = by_hand(tmp_path / "run")
+    figures = arm_figures([run], 0.8, [run])
+    assert set(figures) >= ARM_KEYS
+    expected = {
+        "name": "uniform+lru",
+        "kind": "arm",
+        "seeds": [0],
+        "time_to_target_s": None,
+        "speedup": None,
+        "final_accuracy": pytest.approx(0.6),
+        "final_accuracy_spread": None,
+        "worst_decile_accuracy": 0.4,  # the lowest one of three
+        "never_selected_accuracy": 0.6,  # client 3
+        "hit_ratio": pytest.approx(10 / 40),
+        "byte_hit_ratio": pytest.approx(1200 / 4200),
+        "unique_samples_per_round": pytest.approx(24 / 2),
+        "coverage": pytest.approx(3 / 4),
+        "origin_bytes": 3000,
+        "written_bytes": 500,
+        "jain_index": pytest.approx(16 / (4 * 6)),  # 2, 1, 1, 0
+        "virtual_s": 50.0,
+        "late": 1,
+        "failed": 1,
+    }
+    assert {key: figures[key] for key in expected} == expected
+
+
+def test_worst_tenth_is_rounded_up(tmp_path: Path) -> None:
+    accuracies = [0.9] * 9 + [0.2, 0.4]
+    config = experiment(clients=11)
+    path = write_run(
+        tmp_path / "run",
+        config,
+        [round_row(0, 0.0, 0.1)],
+        holdout={"accuracy": accuracies, "samples": [1] * 11},
+    )
+    run = read_run(path)
+    assert arm_figures([run], 0.5, [run])["worst_decile_accuracy"] == pytest.approx(0.3)
+
+
+def test_times_over_seeds_are_geometric_means_and_accuracies_means(tmp_path: Path) -> None:
+    slow = [0.1, *[0.5] * 7, 0.8, 0.8, 0.8]
+    runs = [
+        evaluated(tmp_path / "0", [0.1, 0.5, 0.9, 0.9, 0.9], seed=0),  # 20 s, final 0.8
+        evaluated(tmp_path / "1", slow, seed=1),  # 80 s, final 0.68
+    ]
+    figures = arm_figures(runs, 0.8, runs)
+    assert figures["time_to_target_s"] == pytest.approx(40.0)
+    assert figures["speedup"] == figures["speedup_low"] == figures["speedup_high"] == 1.0
+    assert figures["final_accuracy"] == pytest.approx(0.74)
+    assert figures["final_accuracy_spread"] == pytest.approx(0.12 / math.sqrt(2))
+    unreached = [*runs, evaluated(tmp_path / "2", [0.1, 0.2], seed=2)]
+    assert arm_figures(unreached, 0.8, runs)["time_to_target_s"] is None
+
+
+def two_arms(folder: Path, **summary: Any) -> list[Run]:
+    """`a` reaches 0.8 after 10 s and `b` after 30 s."""
+    runs = []
+    for arm, start in (("a", 1), ("b", 3)):
+        accuracies = [0.1] + [0.5] * (start - 1) + [0.8] * 3
+        rounds = [round_row(r, 10.0 * r, value) for r, value in enumerate(accuracies)]
+        runs.append(read_run(write_run(folder / arm, experiment(arm), rounds, **summary)))
+    return runs
+
+
+def test_comparison_object(tmp_path: Path) -> None:
+    comparison = compare_json(two_arms(tmp_path), target=0.8, reference="b", preset="quick")
+    assert comparison["schema"] == 1
+    assert comparison["preset"] == "quick"
+    assert comparison["reference"] == "b"
+    assert comparison["target_accuracy"] == 0.8
+    assert comparison["seeds"] == [0]
+    assert comparison["io_to_compute"] == 1.25
+    assert comparison["command"] == "fedio compare made-up"
+    assert comparison["instruction_set"] == "AVX2"
+    assert comparison["versions"] == {"fedio": "0.1.0", "torch": "2.14.1"}
+    assert [arm["name"] for arm in comparison["arms"]] == ["a", "b"]
+    assert [arm["speedup"] for arm in comparison["arms"]] == pytest.approx([3.0, 1.0])
+
+
+def test_what_is_not_given_comes_from_the_runs(tmp_path: Path) -> None:
+    plain = compare_json(two_arms(tmp_path / "plain"))
+    assert (plain["reference"], plain["target_accuracy"], plain["preset"]) == ("a", 0.8, "made-up")
+    recorded = {"arms": ["b", "a"], "reference": "b", "target_accuracy": 0.4, "preset": "quick"}
+    again = compare_json(two_arms(tmp_path / "recorded", comparison=recorded))
+    assert (again["reference"], again["target_accuracy"], again["preset"]) == ("b", 0.4, "quick")
+    assert [arm["name"] for arm in again["arms"]] == ["b", "a"]
+
+
+def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    a, b = two_arms(tmp_path)
+    with pytest.raises(InputError, match="'c'"):
+        compare_json([a, b], reference="c")
+    with pytest.raises(InputError, match="no runs"):
+        compare_json([])
+    with pytest.raises(InputError, match="both hold a with seed 0"):
+        group_by_arm([a, b, a])
+    other = evaluated(tmp_path / "other", [0.1], arm="b", training={"lr": 0.5})
+    with pytest.raises(InputError, match=r"training\.lr"):
+        group_by_arm([a, other])
+
+
+def test_table_shows_every_figure_within_eighty_columns(tmp_path: Path) -> None:
+    a, b = two_arms(tmp_path)
+    lines = lines_of(compare_json([a, b], target=0.8, reference="b"))
+    assert max(map(len, lines)) <= 80
+    assert next(line for line in lines if line.startswith("a ")).split() == [
+        "a", "10.0", "s", "3.00", "80.0%", "-", "-",
+    ]  # fmt: skip
+    text = " ".join(lines)
+    for column in table.COLUMNS:
+        assert column.title in text
+    assert "I/O : compute 1.25" in text
+    assert "Timing model mobilenet; learning model mlp" in text
+    assert "All seconds are virtual" in text
+    assert "not inflated" in text
+
+
+def test_table_names_nominal_sizes_kinds_failures_and_missing_seeds(tmp_path: Path) -> None:
+    nominal = {
+        "size_bytes": {"median": 4e6, "sigma": 0.5, "min": 1e6, "max": 2e7},
+        "prepared_bytes": 150_528,
+    }
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 5.0, 0.2)]
+    runs = []
+    for arm, seed, kind in (
+        ("[bold]odd[/bold]", 0, "arm"),
+        ("all", 0, "bound"),
+        ("all", 1, "bound"),
+    ):
+        config = experiment(arm, seed, kind=kind, nominal=nominal)
+        failed = [client_row(1, 0, "failed")] if arm == "all" else []
+        runs.append(read_run(write_run(tmp_path / f"{len(runs)}", config, rounds, failed)))
+    text = " ".join(" ".join(lines_of(compare_json(runs))).split())
+    assert "[bold]odd[/bold] " in text
+    assert "all (bound)" in text
+    assert "median 4 MB, sigma 0.5, 1 MB to 20 MB; prepared 151 kB" in text
+    assert "all: 2 participations failed" in text
+    assert "[bold]odd[/bold] ran seeds 0 only" in text
+
+
+def test_units() -> None:
+    assert [table.seconds(value) for value in (None, 4.0, 42.0, 600.0, 7200.0)] == [
+        "-", "4.00 s", "42.0 s", "10.0 min", "2.00 h",
+    ]  # fmt: skip
+    assert [table.size(value) for value in (None, 12, 1500, 999_600, 2.5e9, 3e12)] == [
+        "-", "12 B", "1.5 kB", "1 MB", "2.5 GB", "3 TB",
+    ]  # fmt: skip
+    assert [table.percent(value) for value in (None, 0.5)] == ["-", "50.0%"]
+    assert [table.number(value) for value in (None, 1.234, 1234.5)] == ["-", "1.23", "1,234"]

@@ -17,7 +17,7 @@ class Central:
 
     def __init__(self, experiment: Experiment) -> None:
         test = prepare(experiment).test
-        self._images, self._labels = test.images(np.arange(len(test))), test.labels
+        self._images, self._labels = test.images(np.arange(len(test))), np.array(test.labels)
         weights = rng(experiment.seed, Purpose.WEIGHTS)
         model = build(experiment.model, test.shape, test.classes, weights)
         self._trainer = Trainer(model, experiment.training)

@@ -151,7 +151,8 @@ class Device:
             self._host.home / CACHES_FOLDER / str(self._partition) if on_disk else None,
             self._budget_bytes,
             create(experiment.chosen.policy, POLICIES, Policy, len(data.labels)),  # type: ignore[type-abstract]
-            payload_bytes=int(data.origin.size_bytes.sum()) if self._host.data.inflated else None,
+            payload_bytes=data.origin.size_bytes if self._host.data.inflated else None,
+            identity=f"{self._host.data.hash}/{self._partition}",
         )
         if not on_disk:
             self._in_memory = cache

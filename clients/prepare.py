@@ -105,15 +105,15 @@ def load_split(spec: Spec, home: Path) -> Split:
     load = resolve(spec, DATASETS, "data set")
     try:
         inspect.signature(load).bind(home, **spec.args)
+    except TypeError as error:
+        raise InputError(f"data set {spec.name!r} does not take {spec.args}: {error}") from error
+    try:
         return load(home, **spec.args)
     except ValidationError as error:
         found = error.errors()[0]
-        key = ".".join(str(part) for part in found["loc"])
-        raise InputError(
-            f"data.dataset.args.{key}: {found['msg']}, got {found['input']!r}"
-        ) from error
-    except TypeError as error:
-        raise InputError(f"data set {spec.name!r} does not take {spec.args}: {error}") from error
+        key = ".".join(["data.dataset.args", *(str(part) for part in found["loc"])])
+        given = f", got {found['input']!r}" if found["loc"] else ""
+        raise InputError(f"{key}: {found['msg'].removeprefix('Value error, ')}{given}") from error
 
 
 def _hash(data: Data, seed: int, split: Split) -> str:

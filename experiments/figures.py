@@ -24,17 +24,8 @@ HELD_EVALUATIONS = 3
 FINAL_EVALUATIONS = 5
 CONFIDENCE = 0.95
 
-# Arms of one comparison may differ in these keys and in no other.
-_FREE_KEYS = (
-    "arm",
-    "arms.",
-    "seed",
-    "description",
-    "engine.",
-    "compare.",
-    "cache.keep",
-    "data.folder",
-)
+# Keys that tell the runs of one comparison apart, not worth naming where more differs.
+_ARM_KEYS = ("arm", "seed", "engine.", "compare.", "description")
 
 
 def arm_name(run: Run) -> str:
@@ -43,21 +34,22 @@ def arm_name(run: Run) -> str:
 
 
 def group_by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Return the runs of each arm: arms in order of appearance, runs by seed.
+    """Return the runs of each arm: arms in the order of the experiment, runs by seed.
 
     Raises:
         InputError: there are none, an arm has two runs of one seed, or the runs are of different
-            experiments, which cannot stand in one table.
+            experiments or meanings of an arm, which cannot stand in one table.
     """
     arms: dict[str, list[Run]] = {}
     first: Run | None = None
     for run in runs:
         first = first or run
-        keys = differing_keys(first.experiment, run.experiment)
-        if differing := [key for key in keys if not key.startswith(_FREE_KEYS)]:
+        if first.experiment.setting != run.experiment.setting:
+            differing = differing_keys(first.experiment, run.experiment)
+            keys = [key for key in differing if not key.startswith(_ARM_KEYS)]
             raise InputError(
                 f"{first.path} and {run.path} are runs of different experiments "
-                f"(they differ in {', '.join(differing[:4])}); report them apart"
+                f"(they differ in {', '.join(keys[:4])}); report them apart"
             )
         for other in (same := arms.setdefault(arm_name(run), [])):
             if other.experiment.seed == run.experiment.seed:
@@ -65,10 +57,20 @@ def group_by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
                     f"{other.path} and {run.path} both hold {arm_name(run)} with seed "
                     f"{run.experiment.seed}; name one of them"
                 )
+            if other.experiment.chosen != run.experiment.chosen:
+                raise InputError(
+                    f"{other.path} and {run.path} mean different things by arm "
+                    f"{arm_name(run)}; report them apart"
+                )
         same.append(run)
-    if not arms:
+    if first is None:
         raise InputError("no runs: name at least one folder that fedio run or compare wrote")
-    return {name: sorted(same, key=lambda run: run.experiment.seed) for name, same in arms.items()}
+    order = (*first.experiment.compare.arms, *first.experiment.arms, *arms)
+    return {
+        name: sorted(arms[name], key=lambda run: run.experiment.seed)
+        for name in dict.fromkeys(order)
+        if name in arms
+    }
 
 
 def evaluations(run: Run) -> list[tuple[float, float]]:
@@ -205,28 +207,26 @@ def compare_json(
 ) -> Row:
     """Return the comparison of the arms in `runs`, as `fedio compare --json` writes it.
 
-    What is not given is taken from `comparison` in the runs' summaries (keys `target_accuracy`,
-    `reference`, `preset` and `arms`, their order), else from the experiment; the reference is
-    then the first arm.
+    What is not given is taken from the first run's experiment; where that names no reference, it
+    is the first arm.
 
     Raises:
         InputError: the runs do not belong in one table, or the reference is not among them.
     """
     arms = group_by_arm(runs)
     first = next(iter(arms.values()))[0]
-    recorded: Row = first.summary.get("comparison") or {}
-    order = [name for name in recorded.get("arms", []) if name in arms]
-    arms = {name: arms[name] for name in [*order, *arms]}
-    wanted = recorded.get("reference") or first.experiment.compare.reference
-    reference = reference or (wanted if wanted in arms else next(iter(arms)))
+    experiment = first.experiment
+    if reference is None:
+        wanted = experiment.compare.reference
+        reference = wanted if wanted in arms else next(iter(arms))
     if reference not in arms:
         raise InputError(unknown("arm", reference, list(arms)))
     if target is None:
-        target = recorded.get("target_accuracy", first.experiment.compare.target_accuracy)
+        target = experiment.compare.target_accuracy
     everyone = [run for same in arms.values() for run in same]
     return {
         "schema": 1,
-        "preset": preset or recorded.get("preset") or first.experiment.name,
+        "preset": preset or experiment.name,
         "reference": reference,
         "target_accuracy": target,
         "seeds": sorted({run.experiment.seed for run in everyone}),
@@ -238,7 +238,7 @@ def compare_json(
             name: _distinct(run.env["versions"].get(name) for run in everyone)
             for name in first.env["versions"]
         },
-        "setting": setting(first.experiment),
+        "setting": setting(experiment),
         "arms": [arm_figures(same, target, arms[reference]) for same in arms.values()],
     }
 

@@ -70,7 +70,7 @@ def write(runs: Iterable[Run], folder: Path, target: float | None = None) -> lis
     """Write all plots of `runs` into `folder`, and return the files.
 
     Args:
-        runs: of one comparison, arms in the order in which they are drawn.
+        runs: of one comparison.
         folder: made if it is not there.
         target: accuracy at which a line is drawn.
 

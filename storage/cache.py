@@ -2,83 +2,383 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
-from contextlib import closing
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from storage.errors import CorruptCache, NotAllowed, NoVictim, StoreFull
-from storage.index import CacheIndex
-from storage.layout import cost, usable_bytes
-from storage.policy import Policy, Why
+from storage.errors import CorruptCache, NotAllowed, StoreFull
+from storage.layout import cost
+from storage.offer import Offer, Plan
+from storage.placement import Placement
+from storage.policy import Policy
+from storage.read import Read, Status
+from storage.recovery import recover
 from storage.snapshot import Snapshot
-from storage.stats import CacheStats
 from storage.store import Store
 
 _log = logging.getLogger(__name__)
+_NOTHING = np.empty(0, np.uint8)
 
 
-class Status(IntEnum):
-    """How a requested sample was served; below MISS it was."""
+class SampleCache:
+    """Keeps payloads of samples 0..n-1 within a budget; the cache counts, the policy orders.
 
-    HIT = 0
-    STAGED = 1
-    SUBSTITUTED = 2
-    MISS = 3
-    CORRUPT = 4
+    Every sample is charged `layout.cost` of its declared size, and the charges of the residents
+    never exceed `usable_bytes`. Offering a batch decides as if its samples were offered one by one.
+    Decisions depend on requests, offers and sizes only, never on the store. All methods may be
+    called from several threads; a forked child can read, and nothing else.
 
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """What a read served: `samples`, `starts`, `lengths` int64[k], `status` uint8[k].
-
-    Payload i lies in the buffer from starts[i] with lengths[i] bytes; what was not served has
-    length 0. Payloads lie back to back in the first `used_bytes` bytes.
+    Args:
+        store: where payloads lie; what a saved cache left there is taken over (`storage.recovery`).
+        budget_bytes: what the cache may take in all.
+        policy: a fresh policy over the n samples.
     """
 
-    samples: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-    status: np.ndarray
-    used_bytes: int
+    def __init__(self, store: Store, budget_bytes: int, policy: Policy) -> None:
+        self.store = store
+        self.policy = policy
+        self._placement = Placement(budget_bytes, policy)
+        self._index = self._placement.index
+        self.stats = self._placement.stats
+        self._condition = recover(store, self._index, policy)
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._closed = False
+        plan = Plan()
+        self._placement.shrink(plan)
+        self._remove_from_store(plan.removed)
 
     @property
-    def served(self) -> np.ndarray:
-        """Which requests the cache answered, bool[k]."""
-        answered: np.ndarray = self.status < Status.MISS
-        return answered
+    def budget_bytes(self) -> int:
+        """What the cache may take in all."""
+        return self._placement.budget_bytes
 
+    @property
+    def usable_bytes(self) -> int:
+        """What the residents may be charged in all."""
+        return self._placement.usable_bytes
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What opening found.
+    @property
+    def used_bytes(self) -> int:
+        """What the residents are charged."""
+        return self._index.used_bytes
 
-    Attributes:
-        rebuilt_reason: why the cache was emptied; "" when what it held could be trusted.
-        missing: samples that the index named and the data lacked, int64[k]; they are gone.
-        surplus: how many samples the data held and the index did not name; they were removed.
-    """
+    @property
+    def resident_bytes(self) -> int:
+        """The declared sizes of the residents."""
+        return self._index.resident_bytes
 
-    rebuilt_reason: str
-    missing: np.ndarray
-    surplus: int
+    @property
+    def residents(self) -> np.ndarray:
+        """The samples in the cache, ascending, int64[k]."""
+        return self._index.residents
 
+    @property
+    def tag(self) -> int | None:
+        """The number of the state that was saved or restored last."""
+        return self._condition.tag
 
-class _State:
-    """What all handles on one cache share."""
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the cache had to be emptied because it could not be trusted."""
+        return bool(self._condition.rebuilt_reason)
 
-    def __init__(self, budget_bytes: int, policy: Policy) -> None:
-        self.lock = threading.RLock()
-        self.pid = os.getpid()
-        self.budget_bytes = budget_bytes
-        self.usable_bytes = usable_bytes(budget_bytes)
-        self.policy = policy
-        self.index = CacheIndex(policy.samples)
-        self.stats = CacheStats()
-        self.tag: int | None = None
+    @property
+    def rebuilt_reason(self) -> str:
+        """Why it had to be emptied."""
+        return self._condition.rebuilt_reason
+
+    @property
+    def missing(self) -> np.ndarray:
+        """What the saved index named and the data lacked on opening, int64[k]."""
+        return self._condition.missing
+
+    @property
+    def surplus(self) -> int:
+        """How many samples on opening belonged to no saved state and were removed."""
+        return self._condition.surplus
+
+    def __len__(self) -> int:
+        return self._index.count
+
+    def __contains__(self, sample: object) -> bool:
+        if not isinstance(sample, int | np.integer):
+            return False
+        return bool(0 <= sample < self.policy.samples and self._index.resident[sample])
+
+    def read(self, samples: np.ndarray, buffer: np.ndarray) -> Read:
+        """Copy what is cached into a buffer, and tell the policy.
+
+        Args:
+            samples: int64[k], in the order of use; may repeat.
+            buffer: uint8[m], contiguous.
+
+        Raises:
+            ValueError: no such sample, or the buffer is too small for what is cached; nothing has
+                changed then.
+        """
+        with self._lock:
+            self._check_open()
+            samples = self._numbers(samples)
+            index = self._index
+            rows = np.flatnonzero(index.resident[samples])
+            found, lengths = samples[rows], index.length_bytes[samples[rows]]
+            if lengths.sum() > len(buffer):
+                raise ValueError(f"the buffer has {len(buffer)} bytes, {lengths.sum()} are needed")
+            good = self._get(found, lengths, buffer)
+            status = np.full(len(samples), Status.MISS, np.uint8)
+            status[rows] = np.where(index.staged[found], Status.STAGED, Status.HIT)
+            status[rows[~good]] = Status.CORRUPT
+            served = np.zeros(len(samples), np.int64)
+            served[rows[good]] = lengths[good]
+            self._count_read(found[good], status)
+            self.policy.access(samples, status < Status.MISS)
+            if not good.all():
+                self._discard(found[~good])
+            ends = np.cumsum(served)
+            return Read(samples, ends - served, served, status, int(served.sum()))
+
+    def offer(
+        self,
+        samples: np.ndarray,
+        buffer: np.ndarray,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        sizes: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Offer payloads, which the cache takes or not.
+
+        A resident with the same payload and size stays as it is; another payload replaces it, and
+        one that cannot be taken leaves the old one in place. Of a repeated sample the last counts.
+
+        Args:
+            samples: int64[k].
+            buffer: uint8[m], contiguous, with the payloads.
+            starts: where each begins, int64[k].
+            lengths: its bytes, int64[k].
+            sizes: the declared bytes to charge, int64[k]; the lengths when not given.
+
+        Returns:
+            Which were taken or there already, bool[k]. Room for a later sample of the batch may
+            have cost an earlier one its place.
+
+        Raises:
+            ValueError: no such sample, or a payload outside the buffer; nothing has changed then.
+            StoreFull: the store could not take what the budget allows, even after evictions; what
+                it did take is resident.
+        """
+        with self._lock:
+            self._check_writable()
+            sizes = lengths if sizes is None else sizes
+            offer = Offer.of(self._numbers(samples), buffer, starts, lengths, sizes)
+            plan = Plan()
+            taken = self._placement.decide(offer, plan, lambda row: self._holds(offer, row))
+            if not self._carry_out(offer, plan):
+                taken[:] = False
+            answer: np.ndarray = taken[offer.last_position]
+            return answer
+
+    def evict(self, need_bytes: int) -> np.ndarray:
+        """Evict until `need_bytes` of charge are free again; returns the victims, int64[k].
+
+        Raises:
+            NoVictim: pins or the policy hold back too much; nothing has changed then.
+        """
+        with self._lock:
+            self._check_writable()
+            plan = Plan()
+            self._placement.evict(self.used_bytes + need_bytes - self.usable_bytes, None, plan)
+            self._remove_from_store(plan.removed)
+            return np.array(plan.removed, np.int64)
+
+    def delete(self, samples: np.ndarray) -> None:
+        """Remove samples, unknown ones ignored."""
+        with self._lock:
+            self._check_writable()
+            samples = np.unique(self._numbers(samples))
+            samples = samples[self._index.resident[samples]]
+            self._placement.leave(samples, "deleted")
+            self._remove_from_store(samples.tolist())
+
+    def pin(self, samples: np.ndarray) -> None:
+        """Keep samples from being evicted until as many `unpin`s; they need not be resident."""
+        with self._lock:
+            self._index.pin(np.unique(self._numbers(samples)), 1)
+
+    def unpin(self, samples: np.ndarray) -> None:
+        """Take one pin off each sample."""
+        with self._lock:
+            self._index.pin(np.unique(self._numbers(samples)), -1)
+
+    def mark_staged(self, samples: np.ndarray) -> None:
+        """Mark residents as brought in ahead of their use, until they leave."""
+        with self._lock:
+            samples = self._numbers(samples)
+            self._index.staged[samples[self._index.resident[samples]]] = True
+
+    def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:
+        """Hand the losses of a training step, float64[k], to the policy."""
+        with self._lock:
+            self.policy.feedback(self._numbers(samples), losses)
+            self.stats.quarantined = self.policy.quarantined
+
+    def save(self, tag: int) -> None:
+        """Keep index, policy state and a number of the caller's, so that it can be reopened."""
+        with self._lock:
+            self._check_writable()
+            index, residents = self._index, self.residents
+            snapshot = Snapshot(
+                tag=tag,
+                samples=self.policy.samples,
+                policy=type(self.policy).__name__,
+                residents=residents,
+                sizes=index.size_bytes[residents],
+                lengths=index.length_bytes[residents],
+                staged=index.staged[residents],
+                columns=self.policy.columns(),
+            )
+            self.store.save_index(snapshot.encode())
+            self._condition.tag = tag
+
+    def share(self, store: Store) -> Self:
+        """Another handle on the same cache, over another handle on the same store."""
+        twin = copy.copy(self)
+        twin.store = store
+        twin._closed = False  # noqa: SLF001 - it is one of ours
+        return twin
+
+    def close(self) -> None:
+        """Give up this handle without saving; twice does no harm."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _holds(self, offer: Offer, row: int) -> bool:
+        """Whether a resident is the same as what is offered, to the byte."""
+        index, sample, length = self._index, offer.samples[row], offer.lengths[row]
+        same_form = (
+            index.length_bytes[sample] == length and index.size_bytes[sample] == offer.sizes[row]
+        )
+        if not same_form:
+            return False
+        held = np.empty(length, np.uint8)
+        one = slice(row, row + 1)
+        good = self._get(offer.samples[one], offer.lengths[one], held)
+        start = offer.starts[row]
+        return bool(good[0]) and np.array_equal(held, offer.buffer[start : start + length])
+
+    def _carry_out(self, offer: Offer, plan: Plan) -> bool:
+        """Store a plan in transactions of bounded size; False when the cache had to be emptied."""
+        if self.rebuilt:
+            plan.keep(self._index.resident)
+        removed: Sequence[int] = plan.removed
+        if not removed and not plan.puts:
+            return True
+        try:
+            for rows in plan.groups(offer.lengths, self.store.transaction_bytes):
+                self._put(removed, offer, rows, plan)
+                removed = ()
+        except CorruptCache as error:
+            self._rebuild(str(error))
+            return False
+        except BaseException:
+            self._reconcile()
+            raise
+        return True
+
+    def _put(self, removed: Sequence[int], offer: Offer, rows: list[int], plan: Plan) -> None:
+        """One transaction; when the store is full, another one after evictions."""
+        puts = (
+            offer.samples[rows].tolist(),
+            offer.buffer,
+            offer.starts[rows].tolist(),
+            offer.lengths[rows].tolist(),
+        )
+        try:
+            self.store.write(removed, *puts)
+        except StoreFull:
+            need = int(cost(offer.lengths[rows]).sum())
+            victims = self._placement.evict_for_room(need, plan)
+            _log.warning("the store is full below its budget: %d more evicted", len(victims))
+            self.store.write([*removed, *victims], *puts)
+
+    def _reconcile(self) -> None:
+        """After a failure: the index forgets what the store does not have, and the reverse."""
+        there = np.zeros(self.policy.samples, dtype=bool)
+        there[self.store.present()[0]] = True
+        gone = self.residents[~there[self.residents]]
+        self._placement.leave(gone, "evicted")
+        self._remove_from_store(np.flatnonzero(there & ~self._index.resident).tolist())
+
+    def _get(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+        try:
+            return self.store.get(samples, lengths, buffer)
+        except CorruptCache as error:
+            self._rebuild(str(error))
+            return np.zeros(len(samples), dtype=bool)
+
+    def _discard(self, samples: np.ndarray) -> None:
+        """Drop what did not read back; a forked child leaves that to its parent."""
+        samples = np.unique(samples)
+        samples = samples[self._index.resident[samples]]
+        if self._pid == os.getpid():
+            _log.warning("%d cached samples were damaged and are dropped", len(samples))
+            self._placement.leave(samples, "corrupt")
+            self._remove_from_store(samples.tolist())
+
+    def _rebuild(self, reason: str) -> None:
+        if self._pid == os.getpid():
+            _log.warning("cache emptied, to be filled again: %s", reason)
+            self._condition.rebuilt_reason = reason
+            self._placement.leave(self.residents, "corrupt")
+            self.store.clear()
+
+    def _remove_from_store(self, samples: Sequence[int]) -> None:
+        if not samples:
+            return
+        try:
+            self.store.write(samples, [], _NOTHING, [], [])
+        except CorruptCache as error:
+            self._rebuild(str(error))
+
+    def _count_read(self, served: np.ndarray, status: np.ndarray) -> None:
+        stats = self.stats
+        stats.requests += len(status)
+        stats.hits += len(served)
+        stats.misses += len(status) - len(served)
+        stats.staged += int(np.count_nonzero(status == Status.STAGED))
+        stats.corrupt += int(np.count_nonzero(status == Status.CORRUPT))
+        stats.hit_bytes += int(self._index.size_bytes[served].sum())
+
+    def _numbers(self, samples: np.ndarray) -> np.ndarray:
+        samples = np.asarray(samples, np.int64)
+        if len(samples) and not 0 <= samples.min() <= samples.max() < self.policy.samples:
+            raise ValueError(f"samples must be in 0..{self.policy.samples - 1}")
+        return samples
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotAllowed("this cache is closed: open it again")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._pid != os.getpid():
+            raise NotAllowed("a forked process can only read this cache: open it there")

@@ -74,6 +74,7 @@ class Contents:
         if value is None or len(value) != VALUE_BYTES:
             return False
         offset = place * (VALUE_BYTES // len(page.occupants))
+        checksum: int
         found, length, checksum = _HEADER.unpack_from(value, offset)
         if found != sample or length != len(view):
             return False
@@ -120,7 +121,9 @@ class Contents:
             elif key != IDENTITY_KEY:
                 raise CorruptCache("the cache file holds an unknown entry")
         self._cells.adopted()
-        for sample in [s for s, n in self.lengths.items() if whole_pages(n) != len(whole.get(s, ()))]:
+        for sample in [
+            s for s, n in self.lengths.items() if whole_pages(n) != len(whole.get(s, ()))
+        ]:
             self._stray_cells.append(self._cells.free(sample))
             del self.lengths[sample]
         for sample, parts in whole.items():
@@ -226,9 +229,7 @@ class _PageImages:
                 self._writer.put(self._cells.pages[number].key, image)
 
 
-def _copy_whole_pages(
-    reader: lmdb.Transaction, sample: int, count: int, view: memoryview
-) -> bool:
+def _copy_whole_pages(reader: lmdb.Transaction, sample: int, count: int, view: memoryview) -> bool:
     for part in range(count):
         value = reader.get(_WHOLE.pack(WHOLE_KEY, sample, part))
         target = view[part * VALUE_BYTES : (part + 1) * VALUE_BYTES]

@@ -30,6 +30,7 @@ class Environment:
 
     Attributes:
         contents: what lies in the file as far as this process knows; None when it has to look.
+        owner: what this process keeps about the file beside its contents; None when nothing yet.
         references: how many handles there are.
     """
 
@@ -38,6 +39,7 @@ class Environment:
         self.map_bytes = map_bytes
         self.references = 0
         self.contents: Contents | None = None
+        self.owner: object = None
         self._pid = os.getpid()
         self._handle = self._open()
 
@@ -49,6 +51,7 @@ class Environment:
             self._handle = self._open()
             self._pid = os.getpid()
             self.contents = None
+            self.owner = None
         return self._handle
 
     def recreate(self) -> None:
@@ -62,6 +65,7 @@ class Environment:
     def close(self) -> None:
         """Close the file; `release` calls this."""
         self._handle.close()
+        self.owner = None
 
     def _open(self) -> lmdb.Environment:
         check_file(self.path / DATA_FILE, self.map_bytes)
@@ -77,7 +81,9 @@ class Environment:
                 readahead=False,
             )
         except lmdb.Error as error:
-            if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.VersionMismatchError):
+            if isinstance(
+                error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.VersionMismatchError
+            ):
                 raise CorruptCache(f"{self.path}: {error}") from error
             raise NotAllowed(f"cannot open the cache in {self.path}: {error}") from error
         handle.reader_check()

@@ -7,19 +7,19 @@ class StorageError(Exception):
     """Any failure of this package; its message is one line that says what to do."""
 
 
-class NotAllowed(StorageError):
+class NotAllowed(StorageError):  # noqa: N818 - reads as what happened
     """The request is refused before anything changes: a bad path, a closed or forked handle."""
 
 
-class StoreFull(StorageError):
+class StoreFull(StorageError):  # noqa: N818 - reads as what happened
     """The store cannot take more, though the budget says that it should (map or disk full)."""
 
 
-class NoVictim(StorageError):
+class NoVictim(StorageError):  # noqa: N818 - reads as what happened
     """Nothing may be evicted: everything is pinned, or the policy offers no victim."""
 
 
-class CorruptCache(StorageError):
+class CorruptCache(StorageError):  # noqa: N818 - reads as what happened
     """Stored data or a saved index does not read back as written."""
 
 

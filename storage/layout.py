@@ -43,9 +43,9 @@ def cost(size_bytes: np.ndarray) -> np.ndarray:
     size_bytes = np.asarray(size_bytes, np.int64)
     pages = np.maximum(0, -((LARGEST_REST_BYTES - size_bytes) // VALUE_BYTES))
     rest = np.maximum(0, size_bytes - pages * VALUE_BYTES)
-    charged: np.ndarray = pages * PAGE_CHARGE_BYTES + _CELL_CHARGES[
-        np.searchsorted(_CELL_PAYLOADS, rest)
-    ]
+    charged: np.ndarray = (
+        pages * PAGE_CHARGE_BYTES + _CELL_CHARGES[np.searchsorted(_CELL_PAYLOADS, rest)]
+    )
     return charged
 
 

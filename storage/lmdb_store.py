@@ -44,9 +44,7 @@ class LmdbStore(Store):
         NotAllowed: the folder cannot hold a cache, or holds somebody else's LMDB file.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], map_bytes: int, identity: bytes = b""
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], map_bytes: int, identity: bytes = b"") -> None:
         self._environment, self.rebuilt_reason = environments.acquire(path, map_bytes)
         self._identity = _VERSION + identity
         self._seed = zlib.crc32(self._identity)
@@ -69,9 +67,18 @@ class LmdbStore(Store):
         """The folder, without links."""
         return self._environment.path
 
+    @property
+    def owner(self) -> object:
+        """What this process keeps about the folder, shared by all handles on it."""
+        return self._environment.owner
+
+    @owner.setter
+    def owner(self, owner: object) -> None:
+        self._environment.owner = owner
+
     def get(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> np.ndarray:
         """Copy payloads back to back; see `Store.get`."""
-        view = memoryview(buffer)
+        view = buffer.data
         found = np.zeros(len(samples), dtype=bool)
         at = 0
         pairs = zip(samples.tolist(), lengths.tolist(), strict=True)
@@ -96,7 +103,7 @@ class LmdbStore(Store):
         When the file has too few free pages for both at once, the removals are committed first and
         their pages are waited for, which takes two more transactions.
         """
-        view = memoryview(buffer)
+        view = buffer.data
         puts = [
             (sample, view[start : start + length])
             for sample, start, length in zip(samples, starts, lengths, strict=True)

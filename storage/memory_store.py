@@ -22,7 +22,7 @@ class MemoryStore(Store):
 
     def get(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> np.ndarray:
         """Copy payloads back to back; see `Store.get`."""
-        view = memoryview(buffer)
+        view = buffer.data
         found = np.zeros(len(samples), dtype=bool)
         at = 0
         pairs = zip(samples.tolist(), lengths.tolist(), strict=True)
@@ -43,7 +43,7 @@ class MemoryStore(Store):
         lengths: Sequence[int],
     ) -> None:
         """Remove samples and put others; see `Store.write`."""
-        view = memoryview(buffer)
+        view = buffer.data
         for sample in removed:
             self._payloads.pop(sample, None)
         for sample, start, length in zip(samples, starts, lengths, strict=True):

@@ -97,7 +97,7 @@ class FileOrigin(Origin):
     def read(self, samples: np.ndarray, buffer: np.ndarray, at: int) -> np.ndarray:
         """Copy files back to back into a buffer; see `Origin.read`."""
         starts = self._starts(samples, buffer, at)
-        view = memoryview(buffer)
+        view = buffer.data
         for sample, start in zip(samples.tolist(), starts.tolist(), strict=True):
             end = start + int(self._size_bytes[sample])
             _read_file(self._paths[sample], view[start:end])

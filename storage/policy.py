@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Literal
 
 import numpy as np
@@ -36,12 +36,12 @@ class Policy(ABC):
         return np.ones(len(samples), dtype=bool)
 
     @abstractmethod
-    def victims(self, incoming: int | None) -> Iterator[int]:
-        """The cached samples that may leave for `incoming` (None: just to free room), in order.
+    def victims(self, incoming: int | None) -> Generator[int, None, None]:
+        """Yield the cached samples that may leave for `incoming` (None: to free room), in order.
 
         The cache takes as many as it needs, skips pinned ones, and calls `removed` for what really
-        leaves before it closes the iterator; nothing else changes meanwhile. Whatever stays must
-        be offered again next time. An iterator that ends early rejects the incoming sample.
+        leaves before it closes the generator; nothing else changes meanwhile. Whatever stays must
+        be offered again next time. A generator that ends early rejects the incoming sample.
         """
 
     @abstractmethod
@@ -52,8 +52,10 @@ class Policy(ABC):
     def removed(self, samples: np.ndarray, why: Why) -> None:
         """Samples left."""
 
-    def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:
-        """A training step reported its losses, float64[k]; of no use to most policies."""
+    def feedback(  # noqa: B027 - of no use to most policies
+        self, samples: np.ndarray, losses: np.ndarray
+    ) -> None:
+        """A training step reported its losses, float64[k]."""
 
     @abstractmethod
     def columns(self) -> dict[str, np.ndarray]:
@@ -89,8 +91,8 @@ class ScorePolicy(Policy):
         self.scores[samples] = scores
         self._push(fell)
 
-    def victims(self, incoming: int | None) -> Iterator[int]:  # noqa: ARG002
-        """Cached samples by rising score, then by rising number."""
+    def victims(self, incoming: int | None) -> Generator[int, None, None]:  # noqa: ARG002
+        """Yield cached samples by rising score, then by rising number."""
         passed: set[int] = set()
         try:
             while self._heap:

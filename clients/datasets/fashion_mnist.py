@@ -96,6 +96,7 @@ def _download(folder: Path) -> Path:
 
 def _from_debian(folder: Path) -> Path:
     """Unpack the files of Debian's package; nothing is installed."""
+    folder = folder.absolute()  # apt-get takes a relative path for one below its own folders
     folder.mkdir()
     try:
         _apt_download(folder)

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import Field, validate_call
-from pydantic.dataclasses import dataclass
+from pydantic import Field, model_validator, validate_call
 
 from clients.datasets import stored
 from clients.datasets.dataset import Dataset, Images, Split
 from clients.datasets.drawing import MAX_CLASSES, draw
+from fedio.config import Section
 from storage.origin import FileOrigin
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Pixels = Annotated[int, Field(ge=16, le=8192)]
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(Section):
     """What determines the files.
 
     Attributes:
@@ -52,9 +50,11 @@ class Drawing:
     quality: Annotated[int, Field(ge=1, le=95)] = 85
     seed: Annotated[int, Field(ge=0)] = 0
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
         if not self.min_side_px <= self.median_side_px <= self.max_side_px:
             raise ValueError("needs min_side_px <= median_side_px <= max_side_px")
+        return self
 
 
 @validate_call
@@ -64,7 +64,7 @@ def load(home: Path, size: Annotated[int, Field(ge=4, le=1024)] = 32, **args: An
     The files are made the first time, in folders of torchvision's ImageFolder layout.
     """
     drawing = Drawing(**args)
-    values = json.dumps(asdict(drawing), sort_keys=True)
+    values = json.dumps(drawing.model_dump(), sort_keys=True)
     name = f"photos-{hashlib.sha256(values.encode()).hexdigest()[:16]}"
     return stored.once(
         home / "datasets" / name, partial(_make, drawing), partial(_open, drawing, size)
@@ -84,7 +84,7 @@ def _make(drawing: Drawing, folder: Path) -> None:
         for path, label, side in zip(_files(folder / part, labels), labels, sides, strict=True):
             image = draw(int(label), int(side), rng)
             image.save(path, "JPEG", quality=drawing.quality)
-    stored.seal(folder, asdict(drawing))
+    stored.seal(folder, drawing.model_dump())
 
 
 def _open(drawing: Drawing, size: int, folder: Path) -> Split:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import numpy as np
 
@@ -19,9 +19,9 @@ class Static(Policy):
     def access(self, samples: np.ndarray, hit: np.ndarray) -> None:
         """Uses change nothing."""
 
-    def victims(self, incoming: int | None) -> Iterator[int]:  # noqa: ARG002
+    def victims(self, incoming: int | None) -> Generator[int, None, None]:  # noqa: ARG002
         """Nothing ever leaves."""
-        return iter(())
+        yield from ()
 
     def inserted(self, samples: np.ndarray) -> None:
         """Arrivals change nothing."""

@@ -43,7 +43,7 @@ class Oort(Selector):
     def __init__(self, parameters: str = "repository", **overrides: float) -> None:
         if parameters not in PRESETS:
             raise InputError(unknown("parameter set", parameters, PRESETS))
-        known = {field.name: 0 for field in fields(OortParameters)}
+        known = [field.name for field in fields(OortParameters)]
         for name in overrides:
             if name not in known:
                 raise InputError(unknown("parameter", name, known))

@@ -2,20 +2,15 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import shutil
 import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import URLError
 
 import numpy as np
 import pytest
-import torch
 import torchvision
 from PIL import Image, ImageOps
-from torch.nn.functional import cross_entropy
 
 from clients.datasets import (
     DATASETS,
@@ -26,103 +21,9 @@ from clients.datasets import (
     cifar10,
     fashion_mnist,
     image_folder,
-    photos,
-    stored,
 )
-from clients.models import build
-from fedio.config import Spec
 from fedio.errors import InputError
-from fedio.seeds import Purpose, rng
 from storage.origin import ArrayOrigin
-
-SMALL = {"samples": 30, "test_samples": 10, "median_side_px": 48}
-
-
-# --- folders that are written once -------------------------------------------------------------
-
-
-def write_one(folder: Path) -> None:
-    (folder / "a.txt").write_text("first")
-    (folder / "inner").mkdir()
-    (folder / "inner" / "b.txt").write_text("second")
-    stored.seal(folder, {"answer": 42})
-
-
-def test_a_sealed_folder_tells_its_facts_and_a_digest_of_its_content(tmp_path: Path) -> None:
-    one = stored.once(tmp_path / "one", write_one, stored.check)
-    two = stored.once(tmp_path / "two", write_one, stored.check)
-    assert one == two
-    assert one.facts == {"answer": 42}
-
-
-@pytest.mark.parametrize("name", ["a.txt", "inner/b.txt", stored.MANIFEST])
-@pytest.mark.parametrize("damage", ["missing", "truncated", "changed"])
-def test_damage_is_noticed_and_repaired(tmp_path: Path, name: str, damage: str) -> None:
-    folder = tmp_path / "data"
-    sealed = stored.once(folder, write_one, stored.check)
-    file = folder / name
-    content = file.read_bytes()
-    if damage == "missing":
-        file.unlink()
-    else:
-        file.write_bytes(content[:-1] if damage == "truncated" else b"#" + content[1:])
-        os.utime(file, ns=(0, 0))
-    with pytest.raises(stored.DamagedError):
-        stored.check(folder)
-    assert stored.once(folder, write_one, stored.check) == sealed
-    assert file.read_text()[:1] in "fs{"
-
-
-def test_a_file_whose_time_alone_changed_is_trusted_after_reading_it(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    sealed = stored.once(folder, write_one, stored.check)
-    os.utime(folder / "a.txt", ns=(0, 0))
-    assert stored.check(folder) == sealed
-
-
-def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted(folder: Path) -> None:
-        write_one(folder)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stored.once(tmp_path / "data", interrupted, stored.check)
-    assert [path.name for path in tmp_path.iterdir()] == ["data.lock"]
-
-
-def test_what_a_killed_build_left_is_not_used(tmp_path: Path) -> None:
-    left = tmp_path / "data.partial"
-    left.mkdir()
-    write_one(left)
-    (left / "half").write_text("written")
-    stored.once(tmp_path / "data", write_one, stored.check)
-    assert not left.exists()
-    assert not (tmp_path / "data" / "half").exists()
-
-
-def test_of_many_at_once_one_builds(tmp_path: Path) -> None:
-    builds: list[Path] = []
-
-    def counted(folder: Path) -> None:
-        builds.append(folder)
-        write_one(folder)
-
-    with ThreadPoolExecutor(4) as pool:
-        jobs = [
-            pool.submit(stored.once, tmp_path / "data", counted, stored.check) for _ in range(8)
-        ]
-    assert {job.result().digest for job in jobs} == {stored.check(tmp_path / "data").digest}
-    assert len(builds) == 1
-
-
-def test_a_folder_that_cannot_be_written_is_the_users_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match=r"cannot write .*data\.folder"):
-        stored.once(tmp_path / "file" / "data", write_one, stored.check)
-    assert (tmp_path / "file").read_text() == "in the way"
-
-
-# --- decoding -------------------------------------------------------------------------------------
 
 
 def test_pixels_are_gathered_from_anywhere_in_the_buffer() -> None:
@@ -173,9 +74,6 @@ def test_a_data_set_checks_what_it_is_made_of() -> None:
     two, three = (Dataset("x", n, labels, origin, Pixels((1, 2, 2))) for n in (2, 3))
     with pytest.raises(ValueError, match="differ"):
         Split(two, three, "")
-
-
-# --- Fashion-MNIST ----------------------------------------------------------------------------------
 
 
 def write_idx(folder: Path, name: str, values: np.ndarray) -> None:
@@ -237,7 +135,7 @@ def test_fashion_mnist_from_debians_package_without_root(
 
     def packed(folder: Path) -> None:
         command = ["dpkg-deb", "--build", str(tree), str(folder / "package.deb")]
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True)  # noqa: S603
 
     monkeypatch.setattr(fashion_mnist, "_apt_download", packed)
     split = fashion_mnist.load(tmp_path / "home")
@@ -294,9 +192,6 @@ def test_fashion_mnist_that_is_nowhere_is_one_line(
     assert file.exists() == (broken != "missing")
 
 
-# --- CIFAR-10 ---------------------------------------------------------------------------------------
-
-
 def test_cifar10_without_network_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,9 +238,6 @@ def test_cifar10_becomes_channels_first_arrays(
     np.testing.assert_array_equal(split.train.images(np.array([5]))[0, 2], pixels[5, :, :, 2])
     assert (split.train.shape, len(split.test)) == ((3, 32, 32), 4)
     assert split.train.labels.dtype == np.int64
-
-
-# --- image folders ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -400,92 +292,3 @@ def test_image_folders_that_do_not_fit_are_the_users_error(tmp_path: Path, pictu
         image_folder.load(home, path=str(pictures))
     with pytest.raises(InputError, match="train/<class>/ and test/<class>/"):
         image_folder.load(home, path=str(tmp_path / "nowhere"))
-
-
-# --- photos -------------------------------------------------------------------------------------------
-
-
-def contents(home: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(home)): file.read_bytes() for file in home.rglob("*.jpg")}
-
-
-def test_photos_are_the_same_bytes_in_every_process(tmp_path: Path) -> None:
-    here = photos.load(tmp_path / "here", **SMALL)
-    code = (
-        "import sys; from pathlib import Path; from clients.datasets import DATASETS; "
-        f"print(DATASETS['photos'](Path(sys.argv[1]), **{SMALL!r}).digest)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "there")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
-    )
-    assert done.stdout.strip() == here.digest
-    assert contents(tmp_path / "here") == contents(tmp_path / "there")
-    assert len(contents(tmp_path / "here")) == 40
-
-
-def test_photos_are_jpeg_files_of_many_sizes(tmp_path: Path) -> None:
-    split = photos.load(tmp_path, samples=60, test_samples=10, median_side_px=100, sigma=0.5)
-    sides = set()
-    for file in (tmp_path / "datasets").rglob("train/*/*.jpg"):
-        with Image.open(file) as image:
-            assert (image.format, image.width) == ("JPEG", image.height)
-            sides.add(image.width)
-    assert 48 <= min(sides) < 80
-    assert 130 < max(sides) <= 256
-    files = sorted((tmp_path / "datasets").rglob("train/*/*.jpg"), key=lambda file: file.stem)
-    sizes = [file.stat().st_size for file in files]
-    np.testing.assert_array_equal(split.train.origin.size_bytes, sizes)
-    assert [int(file.parent.name) for file in files] == split.train.labels.tolist()
-    np.testing.assert_array_equal(np.bincount(split.train.labels), [6] * 10)
-    assert max(sizes) > 3 * min(sizes)
-
-
-def test_photos_depend_on_the_seed_and_are_kept_apart(tmp_path: Path) -> None:
-    digests = {photos.load(tmp_path, **SMALL, seed=seed).digest for seed in (0, 1, 0)}
-    assert len(digests) == 2
-    assert len(list((tmp_path / "datasets").glob("photos-*/"))) == 2
-    assert photos.load(tmp_path, 16, **SMALL).test.images(np.arange(10)).shape == (10, 3, 16, 16)
-
-
-@pytest.mark.parametrize("damage", ["missing", "changed"])
-def test_damaged_photos_are_drawn_again(tmp_path: Path, damage: str) -> None:
-    digest = photos.load(tmp_path, **SMALL).digest
-    before = contents(tmp_path)
-    file = next((tmp_path / "datasets").rglob("*.jpg"))
-    file.unlink()
-    if damage == "changed":
-        file.write_bytes(before[str(file.relative_to(tmp_path))][:-1] + b"!")
-    assert photos.load(tmp_path, **SMALL).digest == digest
-    assert contents(tmp_path) == before
-
-
-def accuracy(split: Split, epochs: int) -> float:
-    """Train the cnn as an experiment's defaults would, and return its accuracy on the test part."""
-
-    def tensors(part: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
-        images = torch.from_numpy(part.images(np.arange(len(part)))).float() / 255 - 0.5
-        return images, torch.from_numpy(np.array(part.labels))
-
-    images, labels = tensors(split.train)
-    model = build(Spec(name="cnn"), split.train.shape, split.train.classes, rng(0, Purpose.WEIGHTS))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    shuffler = torch.Generator().manual_seed(0)
-    for _ in range(epochs):
-        for batch in torch.randperm(len(labels), generator=shuffler).split(20):
-            optimizer.zero_grad()
-            cross_entropy(model(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    images, labels = tensors(split.test)
-    with torch.no_grad():
-        return float((model(images).argmax(1) == labels).float().mean())
-
-
-def test_a_few_photos_of_three_classes_can_be_learnt(tmp_path: Path) -> None:
-    split = photos.load(tmp_path, samples=150, test_samples=60, classes=3, median_side_px=64)
-    assert accuracy(split, epochs=4) > 0.7
-
-
-@pytest.mark.slow
-def test_the_cnn_learns_the_photos(tmp_path: Path) -> None:
-    assert accuracy(photos.load(tmp_path), epochs=8) > 0.9

@@ -34,10 +34,11 @@ def test_weights_depend_on_the_generator_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_torchs_random_state_stays(name: str) -> None:
-    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    before = torch.get_rng_state()
+    numpy_before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
     build(Spec(name=name), GREY, 10, generator())
     assert torch.equal(torch.get_rng_state(), before)
-    np.testing.assert_array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
+    np.testing.assert_array_equal(np.random.get_state(legacy=False)["state"]["key"], numpy_before)  # noqa: NPY002
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

@@ -169,13 +169,13 @@ def test_times_over_seeds_are_geometric_means_and_accuracies_means(tmp_path: Pat
     assert arm_figures(unreached, 0.8, runs)["time_to_target_s"] is None
 
 
-def two_arms(folder: Path, **summary: Any) -> list[Run]:
+def two_arms(folder: Path, **config: Any) -> list[Run]:
     """`a` reaches 0.8 after 10 s and `b` after 30 s."""
     runs = []
     for arm, start in (("a", 1), ("b", 3)):
         accuracies = [0.1] + [0.5] * (start - 1) + [0.8] * 3
         rounds = [round_row(r, 10.0 * r, value) for r, value in enumerate(accuracies)]
-        runs.append(read_run(write_run(folder / arm, experiment(arm), rounds, **summary)))
+        runs.append(read_run(write_run(folder / arm, experiment(arm, **config), rounds)))
     return runs
 
 
@@ -194,13 +194,15 @@ def test_comparison_object(tmp_path: Path) -> None:
     assert [arm["speedup"] for arm in comparison["arms"]] == pytest.approx([3.0, 1.0])
 
 
-def test_what_is_not_given_comes_from_the_runs(tmp_path: Path) -> None:
+def test_what_is_not_given_comes_from_the_experiment(tmp_path: Path) -> None:
     plain = compare_json(two_arms(tmp_path / "plain"))
     assert (plain["reference"], plain["target_accuracy"], plain["preset"]) == ("a", 0.8, "made-up")
-    recorded = {"arms": ["b", "a"], "reference": "b", "target_accuracy": 0.4, "preset": "quick"}
-    again = compare_json(two_arms(tmp_path / "recorded", comparison=recorded))
-    assert (again["reference"], again["target_accuracy"], again["preset"]) == ("b", 0.4, "quick")
-    assert [arm["name"] for arm in again["arms"]] == ["b", "a"]
+    section = {"arms": ["b", "a"], "reference": "b", "target_accuracy": 0.4}
+    runs = two_arms(tmp_path / "named", arms={"a": {}, "b": {}}, compare=section)
+    named = compare_json(runs)
+    assert (named["reference"], named["target_accuracy"]) == ("b", 0.4)
+    assert [arm["name"] for arm in named["arms"]] == ["b", "a"]
+    assert compare_json(runs[:1])["reference"] == "a"  # its reference is not among these
 
 
 def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
@@ -211,6 +213,9 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         compare_json([])
     with pytest.raises(InputError, match="both hold a with seed 0"):
         group_by_arm([a, b, a])
+    changed = evaluated(tmp_path / "changed", [0.1], arm="a", seed=1, kind="bound")
+    with pytest.raises(InputError, match="different things by arm a"):
+        group_by_arm([a, changed])
     other = evaluated(tmp_path / "other", [0.1], arm="b", training={"lr": 0.5})
     with pytest.raises(InputError, match=r"training\.lr"):
         group_by_arm([a, other])

@@ -155,7 +155,7 @@ def wait_rounds(view: View, selector: IOAware, rounds: int) -> np.ndarray:
 
 
 def test_age_brings_a_slow_client_back_without_exploration(view_of: ViewOf) -> None:
-    # Twice the time for compute alone: 160 * 0.01 s more make 44.9 s of 22.5 s.
+    # 160 * 0.14 s more of compute make 44.9 s of 22.5 s.
     view = view_of(20, 4, compute_s=[0.15] + [0.01] * 19, samples=160)
     times = wait_rounds(view, IOAware(explore=0.0), 200)
     assert 1 <= times[0] < times[1:].min()

@@ -1,0 +1,65 @@
+"""Tiers, origins and bounded caches of samples.
+
+An `Origin` holds all samples and is slow; a `SampleCache` keeps some of them within a byte budget
+in a `Store` (LMDB or memory), and a `Policy` says which. A `Tier` says what reading and writing
+cost in seconds. Nothing here knows how the samples are used. In short:
+
+    policy = POLICIES["lru"](len(origin))
+    with open_cache("cache/client-0", budget_bytes=64 << 20, policy=policy) as cache:
+        read = cache.read(samples, buffer)
+        missed = samples[~read.served]
+        starts = origin.read(missed, buffer, read.used_bytes)
+        cache.offer(missed, buffer, starts, origin.size_bytes[missed])
+        cache.save(tag=1)
+"""
+
+from __future__ import annotations
+
+from storage.cache import SampleCache
+from storage.errors import (
+    CorruptCache,
+    NotAllowed,
+    NoVictim,
+    OriginError,
+    StorageError,
+    StoreFull,
+)
+from storage.layout import cost, usable_bytes
+from storage.lmdb_store import LmdbStore
+from storage.memory_store import MemoryStore
+from storage.opening import open_cache
+from storage.origin import ArrayOrigin, FileOrigin, Origin
+from storage.policies import LRU, POLICIES, Static
+from storage.policy import Policy, ScorePolicy
+from storage.read import Read, Status
+from storage.stats import CacheStats
+from storage.store import Store
+from storage.tier import Tier
+
+__all__ = [
+    "LRU",
+    "POLICIES",
+    "ArrayOrigin",
+    "CacheStats",
+    "CorruptCache",
+    "FileOrigin",
+    "LmdbStore",
+    "MemoryStore",
+    "NoVictim",
+    "NotAllowed",
+    "Origin",
+    "OriginError",
+    "Policy",
+    "Read",
+    "SampleCache",
+    "ScorePolicy",
+    "Static",
+    "Status",
+    "StorageError",
+    "Store",
+    "StoreFull",
+    "Tier",
+    "cost",
+    "open_cache",
+    "usable_bytes",
+]

@@ -50,9 +50,7 @@ class SampleCache:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._closed = False
-        plan = Plan()
-        self._placement.shrink(plan)
-        self._remove_from_store(plan.removed)
+        self._remove_from_store(self._placement.shrink())
 
     @property
     def budget_bytes(self) -> int:
@@ -185,17 +183,17 @@ class SampleCache:
             return answer
 
     def evict(self, need_bytes: int) -> np.ndarray:
-        """Evict until `need_bytes` of charge are free again; returns the victims, int64[k].
+        """Evict until `need_bytes` of charge are free; returns the victims in order, int64[k].
 
         Raises:
             NoVictim: pins or the policy hold back too much; nothing has changed then.
         """
         with self._lock:
             self._check_writable()
-            plan = Plan()
-            self._placement.evict(self.used_bytes + need_bytes - self.usable_bytes, None, plan)
-            self._remove_from_store(plan.removed)
-            return np.array(plan.removed, np.int64)
+            short_bytes = self.used_bytes + need_bytes - self.usable_bytes
+            victims = self._placement.evict(short_bytes, None)
+            self._remove_from_store(victims)
+            return np.array(victims, np.int64)
 
     def delete(self, samples: np.ndarray) -> None:
         """Remove samples, unknown ones ignored."""
@@ -289,13 +287,9 @@ class SampleCache:
         """Store a plan in transactions of bounded size; False when the cache had to be emptied."""
         if self.rebuilt:
             plan.keep(self._index.resident)
-        removed: Sequence[int] = plan.removed
-        if not removed and not plan.puts:
-            return True
         try:
-            for rows in plan.groups(offer.lengths, self.store.transaction_bytes):
-                self._put(removed, offer, rows, plan)
-                removed = ()
+            for removed, rows in plan.groups(offer.lengths, self.store.transaction_pages):
+                self._write(removed, offer, rows, plan)
         except CorruptCache as error:
             self._rebuild(str(error))
             return False
@@ -304,7 +298,7 @@ class SampleCache:
             raise
         return True
 
-    def _put(self, removed: Sequence[int], offer: Offer, rows: list[int], plan: Plan) -> None:
+    def _write(self, removed: list[int], offer: Offer, rows: list[int], plan: Plan) -> None:
         """One transaction; when the store is full, another one after evictions."""
         puts = (
             offer.samples[rows].tolist(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 EMPTY = 0xFFFFFFFF
@@ -29,25 +28,26 @@ class Cells:
     """Assigns cells to samples and says what to move so that no page is held in vain.
 
     A cell is named by one number, its page times 64 plus its place there (`spot`). After
-    `compact` every class has fewer free cells than one page has: ceil(cells / m) pages are held.
+    `compact` at most one page of each class has free cells: ceil(cells / m) pages are held, and
+    a removal has touched two pages at most.
     """
 
     def __init__(self) -> None:
         self.places: dict[int, int] = {}
         self.pages: dict[int, Page] = {}
-        self._free: dict[int, set[int]] = {}
+        # Class -> page -> its free places, for pages that have any.
+        self._free: dict[int, dict[int, list[int]]] = {}
         self._next_page = 0
         self._spare_pages: list[int] = []
 
     def adopt(self, number: int, occupants: list[int]) -> None:
         """Take over a page as it was found, free cells marked `EMPTY`."""
         self.pages[number] = Page(page_key(len(occupants), number), occupants)
-        free = self._free.setdefault(len(occupants), set())
         for place, sample in enumerate(occupants):
             if sample == EMPTY:
-                free.add(number * _CELLS + place)
+                self._release(number, place)
             else:
-                self.places[sample] = number * _CELLS + place
+                self.places[sample] = self.cell(number, place)
         self._next_page = max(self._next_page, number + 1)
 
     def adopted(self) -> None:
@@ -57,26 +57,22 @@ class Cells:
     def free(self, sample: int) -> int:
         """Give up the cell of a sample; returns the cell."""
         cell = self.places.pop(sample)
-        number, place = self.spot(cell)
-        occupants = self.pages[number].occupants
-        occupants[place] = EMPTY
-        self._free[len(occupants)].add(cell)
+        self._release(*self.spot(cell))
         return cell
 
     def take(self, sample: int, cells: int) -> int:
         """Find a cell for a sample in a page of `cells` cells, a new page if need be."""
-        free = self._free.setdefault(cells, set())
+        free = self._free.setdefault(cells, {})
         if not free:
             number = self._spare_pages.pop() if self._spare_pages else self._next_page
             self._next_page = max(self._next_page, number + 1)
             self.pages[number] = Page(page_key(cells, number), [EMPTY] * cells)
-            free.update(range(number * _CELLS, number * _CELLS + cells))
-        cell = free.pop()
-        self._settle(sample, cell)
-        return cell
+            free[number] = list(range(cells))
+        # The page that got room last: a transaction that removes and puts touches it once.
+        return self._settle(sample, next(reversed(free)))
 
     def compact(self) -> tuple[list[tuple[int, int]], dict[int, Page]]:
-        """Empty the pages that are not needed.
+        """Fill the free cells of each class from its emptiest page, and drop empty pages.
 
         Returns:
             The moves (from cell, to cell) in order, and the pages that are gone, by number.
@@ -84,17 +80,19 @@ class Cells:
         moves: list[tuple[int, int]] = []
         gone: dict[int, Page] = {}
         for cells, free in self._free.items():
-            while len(free) >= cells:
-                emptiest = Counter(cell // _CELLS for cell in free).most_common(1)[0][0]
-                page = self.pages.pop(emptiest)
-                free.difference_update(range(emptiest * _CELLS, emptiest * _CELLS + cells))
-                for place, sample in enumerate(page.occupants):
-                    if sample != EMPTY:
-                        target = free.pop()
-                        self._settle(sample, target)
-                        moves.append((emptiest * _CELLS + place, target))
-                self._spare_pages.append(emptiest)
-                gone[emptiest] = page
+            while free:
+                emptiest = max(free, key=lambda number: len(free[number]))
+                if len(free[emptiest]) == cells:
+                    del free[emptiest]
+                    gone[emptiest] = self.pages.pop(emptiest)
+                    self._spare_pages.append(emptiest)
+                elif len(free) > 1:
+                    target = next(number for number in free if number != emptiest)
+                    sample = next(s for s in self.pages[emptiest].occupants if s != EMPTY)
+                    source = self.free(sample)
+                    moves.append((source, self._settle(sample, target)))
+                else:
+                    break
         return moves, gone
 
     def cell(self, number: int, place: int) -> int:
@@ -105,7 +103,19 @@ class Cells:
         """The page of a cell and its place there."""
         return divmod(cell, _CELLS)
 
-    def _settle(self, sample: int, cell: int) -> None:
-        number, place = self.spot(cell)
-        self.pages[number].occupants[place] = sample
+    def _release(self, number: int, place: int) -> None:
+        occupants = self.pages[number].occupants
+        occupants[place] = EMPTY
+        self._free.setdefault(len(occupants), {}).setdefault(number, []).append(place)
+
+    def _settle(self, sample: int, number: int) -> int:
+        """Put a sample into a page that has room."""
+        occupants = self.pages[number].occupants
+        free = self._free[len(occupants)]
+        place = free[number].pop()
+        if not free[number]:
+            del free[number]
+        occupants[place] = sample
+        cell = self.cell(number, place)
         self.places[sample] = cell
+        return cell

@@ -222,6 +222,7 @@ class _PageImages:
         moves, self._gone = self._cells.compact()
         for source, target in moves:
             self.slot(target)[:] = self.slot(source)
+            self.blank(source)
         for page in self._gone.values():
             self._writer.delete(page.key)
         for number, image in self._images.items():

@@ -50,7 +50,7 @@ class LmdbStore(Store):
         self._seed = zlib.crc32(self._identity)
         self._limit_pages = map_bytes // PAGE_CHARGE_BYTES - _SPARE_PAGES
         # A page that a transaction frees can be used again by the next but one.
-        self.transaction_bytes = max(4, map_bytes // PAGE_BYTES // 64) * PAGE_BYTES
+        self.transaction_pages = max(4, map_bytes // PAGE_BYTES // 64)
         self._closed = False
         try:
             self._check_identity()
@@ -100,8 +100,8 @@ class LmdbStore(Store):
     ) -> None:
         """Remove samples and put others in one transaction; see `Store.write`.
 
-        When the file has too few free pages for both at once, the removals are committed first and
-        their pages are waited for, which takes two more transactions.
+        When the file has too few free pages for all at once, the removals are committed first, and
+        one change follows the other as pages become free.
         """
         view = buffer.data
         puts = [
@@ -112,10 +112,7 @@ class LmdbStore(Store):
             self._change(removed, puts)
         except lmdb.MapFullError:
             try:
-                self._change(removed, [])
-                for _ in range(2):
-                    self._tick()
-                self._change([], puts)
+                self._change_slowly(removed, puts)
             except lmdb.MapFullError as error:
                 raise self._full() from error
 
@@ -196,6 +193,26 @@ class LmdbStore(Store):
             if puts and contents.pages > self._limit_pages:
                 raise self._full()
         self._environment.contents = contents
+
+    def _change_slowly(
+        self, removed: Sequence[int], puts: Sequence[tuple[int, memoryview]]
+    ) -> None:
+        """One sample a transaction; a freed page can be used again by the next but one."""
+        put: list[int] = []
+        self._tick()
+        try:
+            for sample in removed:
+                self._tick()
+                self._change([sample], [])
+            self._tick()
+            for sample, payload in puts:
+                self._tick()
+                self._change([], [(sample, payload)])
+                put.append(sample)
+        except (lmdb.MapFullError, StoreFull):
+            for sample in put:
+                self._change([sample], [])
+            raise
 
     @contextlib.contextmanager
     def _transaction(self, *, write: bool) -> Iterator[lmdb.Transaction]:

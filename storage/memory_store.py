@@ -14,7 +14,7 @@ from storage.store import Store
 class MemoryStore(Store):
     """Keeps payloads and the saved index for as long as the object lives."""
 
-    transaction_bytes = sys.maxsize
+    transaction_pages = sys.maxsize
 
     def __init__(self) -> None:
         self._payloads: dict[int, bytes] = {}

@@ -1,13 +1,13 @@
-"""A batch of payloads offered to a cache, and what is to be done about it."""
+"""A batch of payloads offered to a cache, and the changes that follow from it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from storage.layout import cost
+from storage.layout import cost, whole_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +62,53 @@ class Offer:
         return cls(samples, buffer, starts, lengths, sizes, cost(sizes), rows)
 
 
-@dataclass(slots=True)
 class Plan:
-    """Changes decided and not yet stored.
+    """Changes decided and not yet stored: removals and puts, in order.
 
     Attributes:
-        removed: samples to be removed, before anything is put.
         puts: sample -> its row in the offer.
     """
 
-    removed: list[int] = field(default_factory=list)
-    puts: dict[int, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.puts: dict[int, int] = {}
+        self._steps: list[tuple[list[int], int]] = []
+        self._removed: list[int] = []
 
     def remove(self, samples: list[int]) -> None:
-        """Samples leave, whether stored before or only about to be."""
+        """Samples leave, to make room for the next put; one not yet stored need not be."""
         for sample in samples:
             self.puts.pop(sample, None)
-        self.removed += samples
+        self._removed += samples
+
+    def put(self, sample: int, row: int) -> None:
+        """A row of the offer is to be stored."""
+        self.puts[sample] = row
+        self._steps.append((self._removed, row))
+        self._removed = []
 
     def keep(self, resident: np.ndarray) -> None:
         """Put only what is still resident, bool[n]: the cache was emptied meanwhile."""
         self.puts = {sample: row for sample, row in self.puts.items() if resident[sample]}
 
-    def groups(self, lengths: np.ndarray, limit_bytes: int) -> Iterator[list[int]]:
-        """The rows to put, cut where the charge of their `lengths` passes a limit."""
-        rows = list(self.puts.values())
-        charges = cost(lengths[rows]).tolist()
-        group: list[int] = []
-        charged = 0
-        for row, charge in zip(rows, charges, strict=True):
-            if group and charged + charge > limit_bytes:
-                yield group
-                group, charged = [], 0
-            group.append(row)
-            charged += charge
-        yield group
+    def groups(
+        self, lengths: np.ndarray, limit_pages: int
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """What to remove and which rows to put, cut where the pages touched pass a limit.
+
+        A put stays together with the removals that make room for it.
+        """
+        alive = set(self.puts.values())
+        removed: list[int] = []
+        rows: list[int] = []
+        touched = 0
+        for leaving, row in [*self._steps, (self._removed, -1)]:
+            put = [row] if row in alive else []
+            pages = len(leaving) + sum(1 + whole_pages(int(lengths[r])) for r in put)
+            if touched and touched + pages > limit_pages:
+                yield removed, rows
+                removed, rows, touched = [], [], 0
+            removed += leaving
+            rows += put
+            touched += pages
+        if removed or rows:
+            yield removed, rows

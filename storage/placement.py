@@ -58,14 +58,17 @@ class Placement:
         self.stats.rejected += len(taken) - int(np.count_nonzero(taken))
         return taken
 
-    def evict(self, short_bytes: int, incoming: int | None, plan: Plan) -> None:
+    def evict(self, short_bytes: int, incoming: int | None) -> list[int]:
         """Evict `short_bytes` of charge in the policy's order, pinned and incoming ones skipped.
+
+        Returns:
+            The victims in order.
 
         Raises:
             NoVictim: pins or the policy hold back too much; nothing has changed then.
         """
         if short_bytes <= 0:
-            return
+            return []
         index = self.index
         if index.used_bytes - index.pinned_bytes < short_bytes:
             raise NoVictim("everything that could leave is pinned")
@@ -81,7 +84,7 @@ class Placement:
             else:
                 raise NoVictim("the policy keeps what it has")
             self.leave(np.array(victims, np.int64), "evicted")
-        plan.remove(victims)
+        return victims
 
     def evict_for_room(self, payload_bytes: int, plan: Plan) -> list[int]:
         """Evict until payloads of that charge, as they are stored, have left, or nothing is left.
@@ -101,18 +104,19 @@ class Placement:
         self.stats.evicted_for_room += len(victims)
         return victims
 
-    def shrink(self, plan: Plan) -> None:
+    def shrink(self) -> list[int]:
         """Bring an index that was saved under a larger budget within this one."""
         short_bytes = self.index.used_bytes - self.usable_bytes
         try:
-            self.evict(short_bytes, None, plan)
+            return self.evict(short_bytes, None)
         except NoVictim:
             # The policy never evicts: the highest numbers go.
             highest = self.index.residents[::-1]
             freed = np.cumsum(self.index.cost_bytes[highest])
             leaving = highest[: int(np.searchsorted(freed, short_bytes)) + 1]
             self.leave(leaving, "evicted")
-            plan.remove(leaving.tolist())
+            victims: list[int] = leaving.tolist()
+            return victims
 
     def leave(self, samples: np.ndarray, why: Why) -> None:
         """Residents leave, each once, int64[k]."""
@@ -136,7 +140,7 @@ class Placement:
         held_bytes = int(index.cost_bytes[sample]) if replaced else 0
         more_bytes = int(offer.costs[row]) - held_bytes
         try:
-            self.evict(index.used_bytes + more_bytes - self.usable_bytes, sample, plan)
+            plan.remove(self.evict(index.used_bytes + more_bytes - self.usable_bytes, sample))
         except NoVictim:
             self.stats.no_victim += 1
             return False
@@ -151,4 +155,5 @@ class Placement:
         self.policy.inserted(samples)
         self.stats.written_samples += len(rows)
         self.stats.written_bytes += int(sizes.sum())
-        plan.puts.update(zip(samples.tolist(), rows.tolist(), strict=True))
+        for sample, row in zip(samples.tolist(), rows.tolist(), strict=True):
+            plan.put(sample, row)

@@ -15,12 +15,12 @@ class Store(ABC):
     A store knows neither budget nor policy. It gives back what was put, or says that it cannot.
 
     Attributes:
-        transaction_bytes: the charge (`layout.cost` of the payloads) that one `write` should take
-            at most; a single larger sample is allowed.
+        transaction_pages: how many pages (`layout.whole_pages`, and one for each sample put or
+            removed) one `write` should touch at most; a single larger sample is allowed.
         rebuilt_reason: why the store had to start empty; "" when it did not.
     """
 
-    transaction_bytes: int
+    transaction_pages: int
     rebuilt_reason: str = ""
 
     @abstractmethod

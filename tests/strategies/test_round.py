@@ -1,0 +1,170 @@
+"""A round's arithmetic: durations, who counts and when it ends, by hand on five clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, RecordDict
+
+from fedio.costs import phases
+from fedio.profiles import Speeds
+from fedio.protocol import ARRAYS
+from strategies.round import (
+    RejectedReplyError,
+    check_reply,
+    settle,
+    sort_replies,
+    work_of,
+)
+from tests.strategies.replies import content, error, reply
+
+SHAPES = {"w": (2, 3)}
+
+
+def five_devices() -> Speeds:
+    """Devices that train a sample in 1, 2, 4, 8 and 16 s and are alike in all else."""
+
+    def each(value: float) -> np.ndarray:
+        return np.full(5, value)
+
+    return Speeds(
+        compute_s=np.array([1.0, 2.0, 4.0, 8.0, 16.0]),
+        download_bytes_per_s=each(48.0),
+        upload_bytes_per_s=each(24.0),
+        memory_bytes=each(1e9),
+        origin_read_latency_s=each(0.5),
+        origin_read_bytes_per_s=each(100.0),
+        cache_read_latency_s=each(0.0),
+        cache_read_bytes_per_s=each(1000.0),
+        cache_write_latency_s=each(0.25),
+        cache_write_bytes_per_s=each(200.0),
+    )
+
+
+def test_durations_of_five_clients_by_hand() -> None:
+    # Each trains 10 samples; client i hits i of them (100 bytes each) and writes what it missed.
+    reports = [
+        check_reply(
+            reply(
+                client,
+                meter={
+                    "trained_samples": 10,
+                    "requests": 10,
+                    "hits": client,
+                    "hit_bytes": 100 * client,
+                    "misses": 10 - client,
+                    "origin_bytes": 100 * (10 - client),
+                    "written_samples": 10 - client,
+                    "written_bytes": 100 * (10 - client),
+                    "decode_s": 2.0,
+                },
+            ),
+            client,
+            1,
+            SHAPES,
+        )
+        for client in range(5)
+    ]
+    took = phases(work_of(reports, model_bytes=24.0), five_devices())
+    # download 24/48 + upload 24/24 = 1.5; decode 2; compute 10 * speed;
+    # a miss 0.5 + 100/100 and its write 0.25 + 100/200: 2.25; a hit 100/1000 = 0.1
+    by_hand = [
+        1.5 + 2 + 10 * 1 + 10 * 2.25 + 0 * 0.1,
+        1.5 + 2 + 10 * 2 + 9 * 2.25 + 1 * 0.1,
+        1.5 + 2 + 10 * 4 + 8 * 2.25 + 2 * 0.1,
+        1.5 + 2 + 10 * 8 + 7 * 2.25 + 3 * 0.1,
+        1.5 + 2 + 10 * 16 + 6 * 2.25 + 4 * 0.1,
+    ]
+    assert took.total_s == pytest.approx(by_hand)
+
+
+CLIENTS = np.array([0, 1, 2, 3, 4])
+ARRIVALS_S = np.array([108.0, 103.0, 150.0, 103.0, 101.0])
+
+
+def test_the_round_lasts_until_the_kth_arrival() -> None:
+    outcome = settle(CLIENTS, ARRIVALS_S, wanted=3, start_s=100.0, deadline_s=None)
+    assert outcome.counted.tolist() == [1, 3, 4]
+    assert outcome.late.tolist() == [0, 2]
+    assert outcome.end_s == 103.0
+
+
+def test_a_tie_at_the_kth_place_goes_to_the_lower_client() -> None:
+    outcome = settle(CLIENTS, ARRIVALS_S, wanted=2, start_s=100.0, deadline_s=None)
+    assert outcome.counted.tolist() == [1, 4]
+    assert outcome.late.tolist() == [0, 2, 3]
+
+
+def test_without_over_commitment_the_slowest_ends_the_round() -> None:
+    outcome = settle(CLIENTS, ARRIVALS_S, wanted=5, start_s=100.0, deadline_s=None)
+    assert outcome.counted.tolist() == [0, 1, 2, 3, 4]
+    assert outcome.end_s == 150.0
+
+
+def test_the_deadline_cuts_off_and_is_waited_for() -> None:
+    outcome = settle(CLIENTS, ARRIVALS_S, wanted=5, start_s=100.0, deadline_s=8.0)
+    assert outcome.counted.tolist() == [0, 1, 3, 4]
+    assert outcome.late.tolist() == [2]
+    assert outcome.end_s == 108.0
+    reached = settle(CLIENTS, ARRIVALS_S, wanted=3, start_s=100.0, deadline_s=8.0)
+    assert reached.end_s == 103.0
+
+
+def test_nobody_arrives() -> None:
+    nobody = np.array([], dtype=np.int64)
+    assert settle(nobody, np.array([]), 3, 100.0, None).end_s == 100.0
+    assert settle(nobody, np.array([]), 3, 100.0, 8.0).end_s == 108.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"weight": 0}, "weight is 0"),
+        ({"weight": -3}, "weight is -3"),
+        ({"weight": float("nan")}, "weight is nan"),
+        ({"weight": float("inf")}, "weight is inf"),
+        ({"weight": [1.0]}, "weight is"),
+        ({"loss": float("nan")}, "loss is nan"),
+        ({"arrays": {"w": np.full((2, 3), np.nan, np.float32)}}, "w holds values"),
+        ({"arrays": {"w": np.full((2, 3), np.inf, np.float32)}}, "w holds values"),
+        ({"arrays": {"w": np.ones((3, 2), np.float32)}}, "w has shape"),
+        ({"arrays": {"v": np.ones((2, 3), np.float32)}}, "not those of the model"),
+        ({"arrays": {}}, "not those of the model"),
+        ({"meter": {"misses": -1}}, "negative count"),
+        ({"meter": {"decode_s": float("inf")}}, "not finite"),
+        ({"claims": ConfigRecord()}, "claims"),
+    ],
+)
+def test_a_bad_reply_is_rejected_with_the_reason(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(RejectedReplyError, match=said):
+        check_reply(reply(2, **changes), 2, 1, SHAPES)
+
+
+def test_a_reply_of_another_client_or_round_is_rejected() -> None:
+    with pytest.raises(RejectedReplyError, match="from partition 2, asked was 3"):
+        check_reply(reply(2), 3, 1, SHAPES)
+    with pytest.raises(RejectedReplyError, match="for round 1, asked was 4"):
+        check_reply(reply(2), 2, 4, SHAPES)
+
+
+def test_missing_and_doubled_records_are_rejected() -> None:
+    without = reply(2)
+    without.content = RecordDict({k: v for k, v in content(2, 1).items() if k != ARRAYS})
+    with pytest.raises(RejectedReplyError, match="one array record"):
+        check_reply(without, 2, 1, SHAPES)
+    doubled = reply(2)
+    doubled.content = RecordDict({**content(2, 1), "more": content(2, 1)[ARRAYS]})
+    with pytest.raises(RejectedReplyError, match="one array record"):
+        check_reply(doubled, 2, 1, SHAPES)
+
+
+def test_one_bad_reply_leaves_the_others_alone() -> None:
+    replies = {4: reply(4), 2: reply(2, weight=0), 1: error("Traceback\nValueError: boom")}
+    reports, problems = sort_replies(replies, [4, 3, 2, 1], 1, SHAPES)
+    assert [report.client for report in reports] == [4]
+    assert {client: problem.outcome for client, problem in problems.items()} == {
+        1: "failed",
+        2: "rejected",
+        3: "failed",
+    }
+    assert problems[3].reason == "no reply in time"

@@ -7,7 +7,6 @@ do; `--debug` shows the traceback.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from experiments import commands
+from experiments.logs import quiet
 from fedio.errors import InputError, RunError
 from storage.errors import StorageError
 
@@ -34,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    quiet()
     try:
         options = _parser().parse_args(given)
         command: Callable[[argparse.Namespace], None] = options.command

@@ -71,7 +71,13 @@ def compare(options: argparse.Namespace) -> None:
     folders = comparison.execute(
         plan, progress_console, workers=options.jobs, reuse=not options.no_cache
     )
-    _present([read_run(folder) for folder in folders], out, None, options.json)
+    runs = [read_run(folder) for folder in folders]
+    figures = compare_json(
+        runs,
+        target=experiment.compare.target_accuracy,
+        reference=experiment.compare.reference or None,
+    )
+    _present(runs, out, figures, options.json)
 
 
 def report(options: argparse.Namespace) -> None:
@@ -88,7 +94,7 @@ def report(options: argparse.Namespace) -> None:
         for path in reports.export(runs, out, options.export):
             out_console.print(path)
         return
-    _present(runs, out, options.target, options.json)
+    _present(runs, out, compare_json(runs, options.target), options.json)
 
 
 def plot(options: argparse.Namespace) -> None:
@@ -142,17 +148,15 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     if getattr(options, "target", None) is not None:
         overrides.append(f"compare.target_accuracy={options.target}")
     experiment = load(find(options.experiment), overrides)
-    checks.check_names(experiment)
+    checks.check_experiment(experiment)
     return experiment
 
 
-def _present(runs: list[Run], out: Path, target: float | None, json_file: Path | None) -> None:
+def _present(runs: list[Run], out: Path, figures: Row, json_file: Path | None) -> None:
     """Print the table, and write plots, report and JSON."""
-    figures = compare_json(runs, target)
     print_table(out_console, figures)
     path = reports.write(runs, out, figures)
-    write_text(out / "comparison.json", dumps(figures, indent=2))
-    out_console.print(f"\nReport with plots: {path}")
+    out_console.print(f"\nReport with plots: {path}", soft_wrap=True)
     _write_json(json_file, figures)
 
 
@@ -162,7 +166,8 @@ def _print_summary(done: Run) -> None:
         f"{summary['arm']}, seed {summary['seed']}: {summary['rounds']} rounds in "
         f"{seconds(summary['virtual_s'])} of virtual time ({summary['wall_s']:.1f} wall-clock s), "
         f"final accuracy {percent(summary['final_accuracy'])}, "
-        f"I/O : compute {number(summary['io_to_compute'])}\nRun folder: {done.path}"
+        f"I/O : compute {number(summary['io_to_compute'])}\nRun folder: {done.path}",
+        soft_wrap=True,
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.engines import inline
+from experiments.logs import quiet
 from experiments.progress import watch
 from fedio.config import Experiment, differing_keys, load
 from fedio.errors import InputError
@@ -109,7 +110,7 @@ def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> Iterator[Non
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([inline.__name__])
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=quiet) as pool:
         runs = [pool.submit(inline.run, job.experiment, folder) for job, folder in folders]
         try:
             for run in as_completed(runs):

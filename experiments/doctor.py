@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from clients.datasets import DATASETS
 from clients.models import MODELS
+from clients.prepare import prepare
 from clients.samplers import SAMPLERS, Sampler
 from clients.trainer import find_accelerator
 from fedio.config import Data, Experiment
@@ -34,13 +34,12 @@ OPTIONAL = {
 }
 
 
-def check_names(experiment: Experiment) -> None:
-    """Check that every plug-in, profile and accelerator that an experiment names is here.
+def check_experiment(experiment: Experiment) -> None:
+    """Check that all that an experiment names is here, and prepare its data if it is not yet.
 
     Raises:
-        InputError: one is not, or does not take its arguments.
+        InputError: a plug-in, a profile, the accelerator or the data is not to be had.
     """
-    resolve(experiment.data.dataset, DATASETS, "data set")
     resolve(experiment.model, MODELS, "model")
     find_accelerator(experiment.training.accelerator)
     for name in experiment.fleet.profiles:
@@ -49,6 +48,7 @@ def check_names(experiment: Experiment) -> None:
         create(arm.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
         create(arm.policy, POLICIES, Policy, 1)  # type: ignore[type-abstract]
         create(arm.sampler, SAMPLERS, Sampler)  # type: ignore[type-abstract]
+    prepare(experiment)
 
 
 def check(console: Console) -> None:

@@ -113,10 +113,10 @@ class Contents:
         whole: dict[int, list[int]] = {}
         for found, value in reader.cursor():
             key = bytes(found)
-            if key[0] == WHOLE_KEY and len(key) == _WHOLE.size:
+            if key[:1] == bytes([WHOLE_KEY]) and len(key) == _WHOLE.size:
                 _, sample, part = _WHOLE.unpack(key)
                 whole.setdefault(sample, []).append(part)
-            elif key[0] == PAGE_KEY and len(key) == 6 and key[1] in CELLS_PER_PAGE:
+            elif key[:1] == bytes([PAGE_KEY]) and len(key) == 6 and key[1] in CELLS_PER_PAGE:
                 self._adopt(key, bytes(value))
             elif key != IDENTITY_KEY:
                 raise CorruptCache("the cache file holds an unknown entry")

@@ -32,6 +32,7 @@ class CacheIndex:
         self.resident_bytes = 0
         self.pinned_bytes = 0
         self.count = 0
+        self._any_pins = False
 
     def add(
         self, samples: np.ndarray, sizes: np.ndarray, lengths: np.ndarray, costs: np.ndarray
@@ -42,9 +43,10 @@ class CacheIndex:
         self.size_bytes[samples] = sizes
         self.length_bytes[samples] = lengths
         self.cost_bytes[samples] = costs
-        self.used_bytes += int(costs.sum())
-        self.resident_bytes += int(sizes.sum())
-        self.pinned_bytes += int(costs[self.pins[samples] > 0].sum())
+        self.used_bytes += _total(costs)
+        self.resident_bytes += _total(sizes)
+        if self._any_pins:
+            self.pinned_bytes += _total(costs[self.pins[samples] > 0])
         self.count += len(samples)
 
     def remove(self, samples: np.ndarray) -> None:
@@ -52,19 +54,26 @@ class CacheIndex:
         costs = self.cost_bytes[samples]
         self.resident[samples] = False
         self.staged[samples] = False
-        self.used_bytes -= int(costs.sum())
-        self.resident_bytes -= int(self.size_bytes[samples].sum())
-        self.pinned_bytes -= int(costs[self.pins[samples] > 0].sum())
+        self.used_bytes -= _total(costs)
+        self.resident_bytes -= _total(self.size_bytes[samples])
+        if self._any_pins:
+            self.pinned_bytes -= _total(costs[self.pins[samples] > 0])
         self.count -= len(samples)
 
     def pin(self, samples: np.ndarray, change: int) -> None:
         """Add `change` (1 or -1) to the pins of samples, each once; pins never fall below 0."""
+        self._any_pins = True
         rows = samples[self.resident[samples]]
-        self.pinned_bytes -= int(self.cost_bytes[rows[self.pins[rows] > 0]].sum())
+        self.pinned_bytes -= _total(self.cost_bytes[rows[self.pins[rows] > 0]])
         self.pins[samples] = np.maximum(0, self.pins[samples] + change)
-        self.pinned_bytes += int(self.cost_bytes[rows[self.pins[rows] > 0]].sum())
+        self.pinned_bytes += _total(self.cost_bytes[rows[self.pins[rows] > 0]])
 
     @property
     def residents(self) -> np.ndarray:
         """The samples in the cache, ascending, int64[k]."""
         return np.flatnonzero(self.resident)
+
+
+def _total(values: np.ndarray) -> int:
+    """The sum of int64[k]; of a few values Python's is the faster one."""
+    return int(values.sum()) if len(values) > 64 else sum(values.tolist())

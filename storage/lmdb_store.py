@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,9 @@ _DAMAGE = (
     lmdb.ProblemError,
     lmdb.VersionMismatchError,
 )
+# LMDB reports a write that was cut short, as on a full disk, as an input/output error.
+_DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)))
+
 _SPARE_PAGES = 16
 """Pages that puts leave alone, so that removing works in a full file too."""
 
@@ -100,7 +104,7 @@ class LmdbStore(Store):
     ) -> None:
         """Remove samples and put others in one transaction; see `Store.write`.
 
-        When the file has too few free pages for all at once, the removals are committed first, and
+        When file or disk have too little room for all at once, the removals are committed first, and
         one change follows the other as pages become free.
         """
         view = buffer.data
@@ -110,7 +114,7 @@ class LmdbStore(Store):
         ]
         try:
             self._change(removed, puts)
-        except lmdb.MapFullError:
+        except (lmdb.MapFullError, StoreFull):
             try:
                 self._change_slowly(removed, puts)
             except lmdb.MapFullError as error:
@@ -221,11 +225,11 @@ class LmdbStore(Store):
                 yield transaction
         except lmdb.MapFullError:
             raise
-        except lmdb.DiskError as error:
-            raise StoreFull(f"the disk of {self.path} took no more: {error}") from error
         except _DAMAGE as error:
             raise CorruptCache(f"{self.path}: {error}") from error
         except lmdb.Error as error:
+            if str(error).endswith(_DISK_FULL):
+                raise StoreFull(f"the disk of {self.path} took no more: {error}") from error
             raise StorageError(f"{self.path}: {error}") from error
 
     def _tick(self) -> None:
@@ -240,6 +244,8 @@ class LmdbStore(Store):
         entries = self._open().stat()["entries"]
         if identity is None and not entries:
             self._tick()
+        elif identity is None and (self.path / INDEX_FILE).exists():
+            raise CorruptCache(f"{self.path} has lost its first entry")
         elif identity is None:
             raise NotAllowed(f"{self.path} holds another program's LMDB file: name another folder")
         elif identity != self._identity:

@@ -120,10 +120,11 @@ class Placement:
 
     def leave(self, samples: np.ndarray, why: Why) -> None:
         """Residents leave, each once, int64[k]."""
+        before_bytes = self.index.resident_bytes
+        self.index.remove(samples)
         if why == "evicted":
             self.stats.evicted_samples += len(samples)
-            self.stats.evicted_bytes += int(self.index.size_bytes[samples].sum())
-        self.index.remove(samples)
+            self.stats.evicted_bytes += before_bytes - self.index.resident_bytes
         self.policy.removed(samples, why)
 
     def _admits(self, offer: Offer, row: int) -> bool:
@@ -151,9 +152,10 @@ class Placement:
 
     def _enter(self, offer: Offer, rows: np.ndarray, plan: Plan) -> None:
         samples, sizes = offer.samples[rows], offer.sizes[rows]
+        before_bytes = self.index.resident_bytes
         self.index.add(samples, sizes, offer.lengths[rows], offer.costs[rows])
         self.policy.inserted(samples)
         self.stats.written_samples += len(rows)
-        self.stats.written_bytes += int(sizes.sum())
+        self.stats.written_bytes += self.index.resident_bytes - before_bytes
         for sample, row in zip(samples.tolist(), rows.tolist(), strict=True):
             plan.put(sample, row)

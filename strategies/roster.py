@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedio.errors import RunError
 from fedio.protocol import CLAIMS, PROFILE, ProfileClaims, ProtocolError, from_record
-from strategies.transport import POLL_S, exchange, first_line
+from strategies.transport import POLL_S, exchange, last_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _profile(node: int, reply: Message | None) -> ProfileClaims:
         raise RunError(f"node {node} did not answer the profile query in time")
     if reply.has_error():
         reason = reply.error.reason
-        raise RunError(f"node {node} failed at the profile query: {first_line(reason)}\n{reason}")
+        raise RunError(f"node {node} failed at the profile query: {last_line(reason)}\n{reason}")
     try:
         return from_record(ProfileClaims, reply.content.get(CLAIMS))
     except ProtocolError as error:

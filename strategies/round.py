@@ -191,6 +191,8 @@ def _check_arrays(arrays: ArrayRecord, shapes: Shapes) -> None:
     for name, array in arrays.items():
         values = array.numpy()
         if values.shape != shapes[name]:
-            raise RejectedReplyError(f"{name} has shape {values.shape}, the model has {shapes[name]}")
+            raise RejectedReplyError(
+                f"{name} has shape {values.shape}, the model has {shapes[name]}"
+            )
         if not np.isfinite(values).all():
             raise RejectedReplyError(f"{name} holds values that are not finite")

@@ -29,7 +29,7 @@ from strategies.roster import Roster, gather
 from strategies.round import Problem, settle, sort_replies, work_of
 from strategies.selector import Cohort, Selector, View
 from strategies.selectors.claims import predicted_phases
-from strategies.transport import exchange, first_line
+from strategies.transport import exchange, last_line
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +250,7 @@ class Scheduled(Strategy):
             client = self._asked[reply.metadata.reply_to_message_id]
             if reply.has_error():
                 logger.warning(
-                    "client %d did not evaluate: %s", client, first_line(reply.error.reason)
+                    "client %d did not evaluate: %s", client, last_line(reply.error.reason)
                 )
                 continue
             metrics = reply.content.metric_records[METRICS]
@@ -296,7 +296,7 @@ class Scheduled(Strategy):
     def _note(self, server_round: int, problems: Mapping[int, Problem]) -> None:
         """Log what went wrong, and keep the first of it for the error that may end the run."""
         for client, problem in problems.items():
-            what = f"round {server_round}, partition {client}: {first_line(problem.reason)}"
+            what = f"round {server_round}, partition {client}: {last_line(problem.reason)}"
             logger.warning("%s (%s)", what, problem.outcome)
             self._first_problem = self._first_problem or f"{what}\n{problem.reason}"
 

@@ -21,6 +21,7 @@ from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.serverapp import Grid
 
 from experiments.apps import client_app, server_app
+from experiments.logs import quiet
 from fedio.config import Experiment
 from fedio.errors import RunError
 from fedio.flower_internals import assume_identity, set_message_id
@@ -219,6 +220,7 @@ class _Workers:
 
 def _serve(pipe: Connection, nodes: dict[int, int], config: UserConfig) -> None:
     """Answer messages until the pipe closes, as it does when the parent process ends."""
+    quiet()
     assume_identity(RUN_ID, SERVER_NODE)
     clients = _Clients(nodes, config)
     try:

@@ -1,0 +1,94 @@
+"""The inline engine: real training through Flower's apps, the same whatever runs it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.engines import inline
+from fedio.config import Experiment
+from fedio.errors import RunError
+from fedio.runs import CACHES_FOLDER, Run, RunFolder, read_run
+
+Tiny = Callable[..., Experiment]
+
+
+def play(experiment: Experiment, path: Path) -> Run:
+    inline.run(experiment, RunFolder.create(path, experiment))
+    return read_run(path)
+
+
+def lines(run: Run) -> tuple[str, str]:
+    return (run.path / "rounds.jsonl").read_text(), (run.path / "clients.jsonl").read_text()
+
+
+def test_workers_repetition_and_stores_make_no_difference(tiny: Tiny, tmp_path: Path) -> None:
+    first = play(tiny(), tmp_path / "first")
+    assert first.summary["demand_hits"] / sum(row["requests"] for row in first.clients) > 0.2
+    assert first.summary["evictions"] > 0
+    assert any(row["late"] for row in first.rounds)
+    ways = {
+        "again": tiny(),
+        "two-workers": tiny("engine.workers=2"),
+        "memory": tiny("cache.store='memory'"),
+        "memory-two-workers": tiny("cache.store='memory'", "engine.workers=2"),
+    }
+    for name, experiment in ways.items():
+        other = play(experiment, tmp_path / name)
+        assert other.summary["model_hash"] == first.summary["model_hash"], name
+        assert lines(other) == lines(first), name
+    assert not multiprocessing.active_children()
+
+
+def test_another_seed_is_another_run(tiny: Tiny, tmp_path: Path) -> None:
+    one = play(tiny(), tmp_path / "one")
+    other = play(tiny("seed=1"), tmp_path / "other")
+    assert one.summary["model_hash"] != other.summary["model_hash"]
+
+
+def test_caches_go_with_the_run_unless_they_are_kept(tiny: Tiny, tmp_path: Path) -> None:
+    play(tiny("rounds.rounds=1"), tmp_path / "gone")
+    assert not (tmp_path / "gone" / CACHES_FOLDER).exists()
+    play(tiny("rounds.rounds=1", "cache.keep=true"), tmp_path / "kept")
+    assert list((tmp_path / "kept" / CACHES_FOLDER).rglob("data.mdb"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_traceback_with_round_and_partition_is_in_the_error(
+    tiny: Tiny, tmp_path: Path, workers: int
+) -> None:
+    experiment = tiny(
+        "arms.one.sampler='tests.experiments.failing:Raises'",
+        f"engine.workers={workers}",
+        "rounds.empty_rounds=2",
+        "rounds.cohort=6",
+        "rounds.over_commitment=1.0",
+    )
+    with pytest.raises(RunError) as caught:
+        play(experiment, tmp_path / "run")
+    said = str(caught.value)
+    assert "round 1, partition 0: ValueError: boom" in said.splitlines()[0]
+    assert "Traceback" in said
+    assert "failing.py" in said
+    assert not (tmp_path / "run" / CACHES_FOLDER).exists()
+
+
+def test_a_worker_that_dies_ends_the_run_with_its_exit_code(tiny: Tiny, tmp_path: Path) -> None:
+    mark = tmp_path / "died"
+    sampler = (
+        f"{{name='tests.experiments.failing:Dies', args={{spare={os.getpid()}, mark='{mark}'}}}}"
+    )
+    experiment = tiny(f"arms.one.sampler={sampler}", "engine.workers=2")
+    with pytest.raises(RunError, match="exit code 3"):
+        play(experiment, tmp_path / "run")
+    assert mark.exists()
+    assert not multiprocessing.active_children()
+
+
+def test_memory_caches_are_never_written(tiny: Tiny, tmp_path: Path) -> None:
+    play(tiny("cache.store='memory'", "cache.keep=true", "rounds.rounds=1"), tmp_path / "run")
+    assert not (tmp_path / "run" / CACHES_FOLDER).exists()

@@ -1,0 +1,292 @@
+"""The LMDB file: sharing, full maps and disks, foreign files, forks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+
+from storage import POLICIES, LmdbStore, NotAllowed, SampleCache, StoreFull, open_cache
+from storage.filesystem import file_system, prepare_folder
+
+Watch = Callable[..., Any]
+
+
+def put(store: LmdbStore, sample: int, content: bytes) -> None:
+    store.write([], [sample], np.frombuffer(content, np.uint8), [0], [len(content)])
+
+
+def get(store: LmdbStore, sample: int, length: int) -> bytes | None:
+    buffer = np.zeros(length, np.uint8)
+    found = store.get(np.array([sample]), np.array([length]), buffer)
+    return buffer.tobytes() if found[0] else None
+
+
+@pytest.mark.parametrize("spelling", ["same", "relative", "symlink"])
+def test_one_folder_opened_twice_is_one_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(folder)
+    other = {"same": folder, "relative": Path("cache"), "symlink": tmp_path / "link"}[spelling]
+    first = open_cache(folder, 1 << 20, POLICIES["lru"](10))
+    second = open_cache(other, 1 << 20, POLICIES["lru"](10))
+    buffer = np.arange(100, dtype=np.uint8)
+    first.offer(np.array([3]), buffer, np.array([0]), np.array([100]))
+    assert second.read(np.array([3]), np.zeros(100, np.uint8)).served.tolist() == [True]
+    first.close()
+    first.close()
+    assert second.read(np.array([3]), np.zeros(100, np.uint8)).served.tolist() == [True]
+    third = open_cache(folder, 1 << 20, POLICIES["lru"](10))
+    assert third.residents.tolist() == [3]
+    second.close()
+    third.save(1)
+    third.close()
+    fourth = open_cache(folder, 1 << 20, POLICIES["lru"](10))
+    assert fourth.residents.tolist() == [3]
+    fourth.close()
+
+
+def test_an_open_folder_is_not_opened_otherwise(tmp_path: Path) -> None:
+    with open_cache(tmp_path, 1 << 20, POLICIES["lru"](10)):
+        for budget, policy, samples, identity in (
+            (1 << 21, "lru", 10, ""),
+            (1000, "lru", 10, ""),
+            (1 << 20, "static", 10, ""),
+            (1 << 20, "lru", 11, ""),
+            (1 << 20, "lru", 10, "other"),
+        ):
+            with pytest.raises(NotAllowed, match="is open"):
+                open_cache(tmp_path, budget, POLICIES[policy](samples), identity=identity)
+    with open_cache(tmp_path, 1 << 21, POLICIES["static"](11)) as cache:
+        assert len(cache) == 0
+
+
+def test_two_handles_on_a_store_see_each_other(tmp_path: Path) -> None:
+    first, second = LmdbStore(tmp_path, 1 << 20), LmdbStore(tmp_path, 1 << 20)
+    put(first, 7, b"seven")
+    assert get(second, 7, 5) == b"seven"
+    second.close()
+    second.close()
+    assert get(first, 7, 5) == b"seven"
+    with pytest.raises(NotAllowed):
+        get(second, 7, 5)
+    first.close()
+
+
+def test_a_full_map_evicts_and_goes_on(tmp_path: Path) -> None:
+    # The budget allows far more than the file can take: declared sizes are 1, payloads 20,000.
+    cache = SampleCache(LmdbStore(tmp_path, 1 << 20), 1 << 30, POLICIES["lru"](500))
+    rng = np.random.default_rng(0)
+    buffer = rng.integers(0, 256, 20_000, dtype=np.uint8)
+    for sample in range(300):
+        taken = cache.offer(
+            np.array([sample]), buffer, np.array([0]), np.array([20_000]), np.array([1])
+        )
+        assert taken.tolist() == [True]
+        assert sample in cache
+    assert cache.stats.evicted_for_room > 200
+    assert cache.residents.tolist() == cache.store.present()[0].tolist()
+    assert (tmp_path / "data.mdb").stat().st_size <= 1 << 20
+    cache.close()
+
+
+def test_a_payload_that_no_map_can_hold_is_a_typed_error(tmp_path: Path) -> None:
+    cache = SampleCache(LmdbStore(tmp_path, 1 << 20), 1 << 30, POLICIES["lru"](50))
+    small, large = np.ones(785, np.uint8), np.ones(3 << 20, np.uint8)
+    zero = np.array([0])
+    for sample in range(20):
+        cache.offer(np.array([sample]), small, zero, np.array([785]))
+    cache.pin(np.arange(5))
+    with pytest.raises(StoreFull, match="full"):
+        cache.offer(np.array([30]), large, zero, np.array([3 << 20]))
+    assert cache.residents.tolist() == cache.store.present()[0].tolist()
+    assert cache.read(np.arange(5), np.zeros(5 * 785, np.uint8)).served.all()
+    cache.delete(np.arange(5))
+    assert cache.offer(np.array([1]), small, zero, np.array([785])).tolist() == [True]
+    cache.close()
+
+
+def test_removing_works_when_the_file_is_full(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, 1 << 20)
+    content = bytes(3000)
+    stored = 0
+
+    def fill() -> None:
+        nonlocal stored
+        while True:
+            put(store, stored, content)
+            stored += 1
+
+    with pytest.raises(StoreFull):
+        fill()
+    assert stored > 200
+    for sample in range(stored):
+        store.write([sample], [], np.zeros(0, np.uint8), [], [])
+    assert len(store.present()[0]) == 0
+    put(store, 5, content)
+    assert get(store, 5, 3000) == content
+    store.close()
+
+
+def _fill_a_small_disk(folder: Path) -> None:
+    """In its own process: files cannot grow past 1 MiB, though the map could."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    cache = open_cache(folder, 16 << 20, POLICIES["lru"](500))
+    buffer, zero = np.ones(20_000, np.uint8), np.array([0])
+
+    def fill() -> None:
+        for sample in range(500):
+            cache.offer(np.array([sample]), buffer, zero, np.array([20_000]))
+
+    with pytest.raises(StoreFull, match="disk"):
+        fill()
+    kept = cache.residents
+    assert len(kept) > 0
+    assert kept.tolist() == cache.store.present()[0].tolist()
+    for sample in kept.tolist():
+        assert cache.read(np.array([sample]), np.zeros(20_000, np.uint8)).served.all()
+    cache.delete(kept[:3])
+    cache.close()
+
+
+def test_a_full_disk_is_a_typed_error_and_the_rest_stays_readable(tmp_path: Path) -> None:
+    child = multiprocessing.get_context("spawn").Process(
+        target=_fill_a_small_disk, args=(tmp_path,)
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_bytes_of_other_data_never_pass(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, 1 << 20, identity=b"client-1")
+    put(store, 7, b"seven")
+    store.close()
+    other = LmdbStore(tmp_path, 1 << 20, identity=b"client-2")
+    assert "other data" in other.rebuilt_reason
+    assert len(other.present()[0]) == 0
+    other.close()
+
+
+def test_a_moved_entry_does_not_pass(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, 1 << 20)
+    put(store, 1, bytes(9000))
+    put(store, 2, bytes(range(250)) * 36)
+    with store._environment.handle.begin(write=True) as writer:
+        entries = {bytes(key): bytes(value) for key, value in writer.cursor()}
+        first = next(k for k in entries if k[0] == 2 and k[1:5] == (1).to_bytes(4, "big"))
+        writer.put(first, entries[first[:1] + (2).to_bytes(4, "big") + first[5:]])
+    assert get(store, 1, 9000) is None
+    assert get(store, 2, 9000) is not None
+    store.close()
+
+
+@pytest.mark.parametrize("length", [0, 1, 784, 4068, 4069, 4080, 4081, 8148, 8149, 100_000])
+def test_payloads_of_any_length_come_back_in_another_handle(tmp_path: Path, length: int) -> None:
+    content = np.random.default_rng(length).bytes(length)
+    store = LmdbStore(tmp_path, 1 << 20)
+    put(store, 3, b"another")
+    put(store, 4, content)
+    put(store, 3, content[::-1])
+    store.close()
+    store = LmdbStore(tmp_path, 1 << 20)
+    assert get(store, 4, length) == content
+    assert get(store, 3, length) == content[::-1]
+    assert get(store, 3, length + 1) is None
+    assert store.present()[1].tolist() == [length, length]
+    store.close()
+
+
+def test_an_lmdb_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path)) as foreign, foreign.begin(write=True) as writer:
+        writer.put(b"theirs", b"precious")
+    with pytest.raises(NotAllowed, match="another program"):
+        open_cache(tmp_path, 1 << 30, POLICIES["lru"](10))
+    with lmdb.open(str(tmp_path)) as foreign, foreign.begin() as reader:
+        assert reader.get(b"theirs") == b"precious"
+
+
+def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    with pytest.raises(NotAllowed, match="is a file"):
+        open_cache(file, 1 << 20, POLICIES["lru"](10))
+    with pytest.raises(NotAllowed, match="cannot make"):
+        open_cache(file / "below", 1 << 20, POLICIES["lru"](10))
+
+
+MOUNTS = """\
+21 1 8:1 / / rw - ext4 /dev/sda1 rw
+30 21 0:40 / /data rw,relatime shared:1 - nfs4 server:/data rw
+31 30 8:2 / /data/local rw - xfs /dev/sdb1 rw
+32 21 0:41 / /with\\040space rw - cifs //server/share rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/x", "ext4"),
+        ("/data/cache", "nfs4"),
+        ("/data", "nfs4"),
+        ("/database", "ext4"),
+        ("/data/local/cache", "xfs"),
+        ("/with space/cache", "cifs"),
+    ],
+)
+def test_the_file_system_of_a_path_is_that_of_its_deepest_mount(path: str, kind: str) -> None:
+    assert file_system(Path(path), MOUNTS) == kind
+
+
+def test_a_network_file_system_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("21 1 8:1 / / rw - nfs4 server:/ rw\n")
+    monkeypatch.setattr("storage.filesystem._MOUNTS", mounts)
+    with pytest.raises(NotAllowed, match="nfs4: put the cache on a local disk"):
+        prepare_folder(tmp_path / "cache")
+
+
+def _in_a_fork(check: Callable[[], None]) -> int:
+    process = multiprocessing.get_context("fork").Process(target=check)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def test_a_forked_child_reads_and_does_not_write(tmp_path: Path, watch: Watch) -> None:
+    watched = watch(tmp_path, 1 << 20)
+    watched.offer([1, 2], [100, 5000])
+
+    def child() -> None:
+        assert watched.hits([1, 2, 3]) == [True, True, False]
+        with pytest.raises(NotAllowed, match="forked"):
+            watched.offer([3], [100])
+        with open_cache(tmp_path, 1 << 20, POLICIES["lru"](64)) as again:
+            assert again.budget_bytes == 1 << 20
+        watched.cache.close()
+
+    assert _in_a_fork(child) == 0
+    assert watched.hits([1, 2]) == [True, True]
+    assert watched.offer([3], [100]) == [True]
+    watched.check()
+
+
+def test_open_files_are_closed_with_the_last_handle(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for turn in range(5):
+        caches = [open_cache(tmp_path / str(turn), 1 << 20, POLICIES["lru"](9)) for _ in range(3)]
+        for cache in caches:
+            cache.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

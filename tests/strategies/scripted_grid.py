@@ -1,0 +1,114 @@
+"""A grid whose clients answer by script: what a server meets, without training anything."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any, NoReturn
+
+import numpy as np
+from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from fedio.flower_internals import assume_identity, set_message_id
+from fedio.profiles import Speeds
+from fedio.protocol import (
+    ACCURACY,
+    ARRAYS,
+    CLAIMS,
+    CONFIG,
+    LOSS,
+    METRICS,
+    NUM_EXAMPLES,
+    PROFILE,
+    SERVER_ROUND,
+    ProfileClaims,
+    to_record,
+)
+from tests.strategies.replies import content
+
+# What a client does when asked to train: changes to a sound reply, an exception, or no answer.
+Script = Callable[[int, int], dict[str, Any] | Exception | None]
+
+
+def speeds(clients: int, compute_s: Iterable[float]) -> Speeds:
+    """Devices that differ in compute only; all else takes next to no time."""
+    values = {field.name: np.full(clients, 1e12) for field in fields(Speeds)}
+    latencies = {name: np.zeros(clients) for name in values if name.endswith("latency_s")}
+    return Speeds(**(values | latencies | {"compute_s": np.array(list(compute_s))}))
+
+
+class ScriptedGrid(Grid):
+    def __init__(
+        self, devices: Speeds, script: Script, nodes: dict[int, int] | None = None
+    ) -> None:
+        assume_identity(1, 1)
+        clients = len(devices.compute_s)
+        self.partition_of = nodes or {977 * (i + 3) % 1009: i for i in range(clients)}
+        self.devices, self.script = devices, script
+        self.trained: list[tuple[int, int]] = []
+        self.received: list[np.ndarray] = []
+        self._replies: dict[str, Message] = {}
+        self._numbers = itertools.count(1)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return set(self.partition_of)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            ids.append(str(next(self._numbers)))
+            set_message_id(message, ids[-1])
+            reply = self._answer(message)
+            if reply is not None:
+                self._replies[ids[-1]] = reply
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._replies.pop(key) for key in list(message_ids) if key in self._replies]
+
+    def _answer(self, message: Message) -> Message | None:
+        client = self.partition_of[message.metadata.dst_node_id]
+        if message.metadata.message_type == PROFILE:
+            return Message(RecordDict({CLAIMS: to_record(self.profile(client))}), reply_to=message)
+        if message.metadata.message_type == "evaluate":
+            metrics = {NUM_EXAMPLES: client, ACCURACY: client / 10, LOSS: 1.0}
+            return Message(RecordDict({METRICS: MetricRecord(metrics)}), reply_to=message)
+        server_round = int(message.content.config_records[CONFIG][SERVER_ROUND])
+        self.trained.append((server_round, client))
+        self.received.append(message.content.array_records[ARRAYS]["w"].numpy())
+        does = self.script(client, server_round)
+        if does is None:
+            return None
+        if isinstance(does, Exception):
+            return Message(Error(2, f"Traceback\n{does!r}"), reply_to=message)
+        return Message(content(client, server_round, **does), reply_to=message)
+
+    def profile(self, client: int) -> ProfileClaims:
+        one = self.devices.take(client)
+        return ProfileClaims(
+            partition=client,
+            samples=20,
+            mean_size_bytes=100.0,
+            mean_decode_s=0.0,
+            budget_bytes=1000,
+            resident_samples=0,
+            resident_bytes=0,
+            **{field.name: float(getattr(one, field.name)) for field in fields(Speeds)},
+        )
+
+    def set_run(self, run: object) -> NoReturn:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> NoReturn:
+        raise NotImplementedError
+
+    def create_message(self, *_: object, **__: object) -> NoReturn:
+        raise NotImplementedError
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> NoReturn:
+        raise NotImplementedError

@@ -41,10 +41,10 @@ def train(message: Message, context: Context) -> Message:
     """Train the model that came with the message."""
     config = _config(message)
     done = _device(context).train(
-        _arrays(message), int(config[SERVER_ROUND]), int(config[LOCAL_STEPS])
+        _arrays(message), _whole(config, SERVER_ROUND), _whole(config, LOCAL_STEPS)
     )
     metrics = MetricRecord({NUM_EXAMPLES: done.samples, TRAIN_LOSS: done.train_loss})
-    content = {
+    content: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {
         ARRAYS: done.arrays,
         METRICS: metrics,
         METER: to_record(done.meter),
@@ -57,8 +57,10 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model that came with the message on the samples held out from training."""
     found = _device(context).evaluate(_arrays(message))
-    metrics = {NUM_EXAMPLES: found.samples, ACCURACY: found.accuracy, LOSS: found.loss}
-    return Message(RecordDict({METRICS: MetricRecord(metrics)}), reply_to=message)
+    metrics = MetricRecord(
+        {NUM_EXAMPLES: found.samples, ACCURACY: found.accuracy, LOSS: found.loss}
+    )
+    return Message(RecordDict({METRICS: metrics}), reply_to=message)
 
 
 def _device(context: Context) -> Device:
@@ -97,3 +99,10 @@ def _config(message: Message) -> ConfigRecord:
     if not isinstance(config, ConfigRecord):
         raise TypeError(f"{CONFIG} is a {type(config).__name__}, not a ConfigRecord")
     return config
+
+
+def _whole(config: ConfigRecord, key: str) -> int:
+    value = config[key]
+    if not isinstance(value, int):
+        raise TypeError(f"{key} is {value!r}, not a whole number")
+    return value

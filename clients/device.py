@@ -62,7 +62,7 @@ class Host:
             timing_model=experiment.timing.model,
             spread=experiment.fleet.spread,
         )
-        self.sampler = create(experiment.chosen.sampler, SAMPLERS, Sampler)
+        self.sampler = create(experiment.chosen.sampler, SAMPLERS, Sampler)  # type: ignore[type-abstract]
         self._devices: dict[int, Device] = {}
 
     def device(self, partition: int) -> Device:

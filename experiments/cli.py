@@ -117,7 +117,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--arm", metavar="NAME", help="which arm (the experiment's own, or the first)"
     )
     parser.add_argument(
-        "--engine", default="inline", choices=sorted(commands.ENGINES), help="what runs it (inline)"
+        "--engine",
+        default="inline",
+        choices=sorted(commands.TABLES["engines"]),
+        help="what runs it (inline)",
     )
     parser.add_argument(
         "--seed", type=_seed, metavar="N", help="the run's seed (the experiment's own)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,16 +96,15 @@ def execute(plan: Plan, console: Console, *, workers: int, reuse: bool) -> list[
     folders = [(job, RunFolder.create(job.folder, job.experiment)) for job in jobs]
     watched = {job.name: job.folder for job in jobs}
     with watch(watched, plan.experiment.rounds.rounds, console):
-        for _ in _run_all(folders, workers):
-            pass
+        _run_all(folders, workers)
     return [job.folder for job in plan.jobs]
 
 
-def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> Iterator[None]:
+def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> None:
     """Run every job; the first failure ends it."""
     if workers == 1:
         for job, folder in folders:
-            yield inline.run(job.experiment, folder)
+            inline.run(job.experiment, folder)
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([inline.__name__])
@@ -114,7 +112,7 @@ def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> Iterator[Non
         runs = [pool.submit(inline.run, job.experiment, folder) for job, folder in folders]
         try:
             for run in as_completed(runs):
-                yield run.result()
+                run.result()
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -8,6 +8,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,7 @@ def _probes() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "data folder", _data_folder
     yield "lmdb", _lmdb
     for module, purpose in OPTIONAL.items():
-        yield module, lambda module=module, purpose=purpose: _import(module, purpose)
+        yield module, partial(_import, module, purpose)
 
 
 def _flower() -> str:

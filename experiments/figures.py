@@ -203,7 +203,6 @@ def compare_json(
     runs: Iterable[Run],
     target: float | None = None,
     reference: str | None = None,
-    preset: str | None = None,
 ) -> Row:
     """Return the comparison of the arms in `runs`, as `fedio compare --json` writes it.
 
@@ -226,7 +225,7 @@ def compare_json(
     everyone = [run for same in arms.values() for run in same]
     return {
         "schema": 1,
-        "preset": preset or experiment.name,
+        "preset": experiment.name,
         "reference": reference,
         "target_accuracy": target,
         "seeds": sorted({run.experiment.seed for run in everyone}),

@@ -54,12 +54,14 @@ class Phases:
     @property
     def total_s(self) -> np.ndarray:
         """Seconds from the start of the download to the end of the upload."""
-        return np.sum([getattr(self, f.name) for f in fields(self)], axis=0)
+        total: np.ndarray = np.sum([getattr(self, f.name) for f in fields(self)], axis=0)
+        return total
 
     @property
     def io_s(self) -> np.ndarray:
         """Seconds of storage and decoding."""
-        return self.origin_s + self.cache_s + self.decode_s + self.write_s
+        total: np.ndarray = self.origin_s + self.cache_s + self.decode_s + self.write_s
+        return total
 
 
 def phases(work: Work, speeds: Speeds) -> Phases:

@@ -104,8 +104,8 @@ class LmdbStore(Store):
     ) -> None:
         """Remove samples and put others in one transaction; see `Store.write`.
 
-        When file or disk have too little room for all at once, the removals are committed first, and
-        one change follows the other as pages become free.
+        When file or disk have too little room for all at once, the removals are committed first,
+        and one change follows the other as pages become free.
         """
         view = buffer.data
         puts = [

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
-
-Quantity = TypeVar("Quantity", float, np.ndarray)
+import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +30,20 @@ class Tier:
     write_latency_s: float | np.ndarray
     write_bytes_per_s: float | np.ndarray
 
-    def read_s(self, count: Quantity, size_bytes: Quantity) -> Quantity:
+    def read_s(self, count: npt.ArrayLike, size_bytes: npt.ArrayLike) -> np.ndarray:
         """Seconds to read `count` samples of `size_bytes` bytes in all."""
-        return count * self.read_latency_s + size_bytes / self.read_bytes_per_s
+        return _seconds(count, self.read_latency_s, size_bytes, self.read_bytes_per_s)
 
-    def write_s(self, count: Quantity, size_bytes: Quantity) -> Quantity:
+    def write_s(self, count: npt.ArrayLike, size_bytes: npt.ArrayLike) -> np.ndarray:
         """Seconds to write `count` samples of `size_bytes` bytes in all."""
-        return count * self.write_latency_s + size_bytes / self.write_bytes_per_s
+        return _seconds(count, self.write_latency_s, size_bytes, self.write_bytes_per_s)
+
+
+def _seconds(
+    count: npt.ArrayLike,
+    latency_s: float | np.ndarray,
+    size_bytes: npt.ArrayLike,
+    bytes_per_s: float | np.ndarray,
+) -> np.ndarray:
+    seconds: np.ndarray = np.multiply(count, latency_s) + np.divide(size_bytes, bytes_per_s)
+    return seconds

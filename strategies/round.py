@@ -111,7 +111,7 @@ def sort_replies(
         if reply is None:
             problems[client] = Problem("failed", "no reply in time")
         elif reply.has_error():
-            problems[client] = Problem("failed", reply.error.reason)
+            problems[client] = Problem("failed", reply.error.reason or "no reason given")
         else:
             try:
                 reports.append(check_reply(reply, client, server_round, shapes))

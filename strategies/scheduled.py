@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,23 +13,22 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedio.clock import VirtualClock
 from fedio.config import Experiment
-from fedio.costs import io_to_compute, phases
-from fedio.errors import RunError
+from fedio.costs import io_to_compute
 from fedio.profiles import Speeds
 from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOCAL_STEPS, LOSS, METRICS, NUM_EXAMPLES
 from fedio.runs import RunFolder, hash_arrays
 from fedio.seeds import Purpose, rng
-from strategies.arrivals import Arrivals
 from strategies.cohort_grid import messages_in_order
 from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
 from strategies.roster import Roster, gather
-from strategies.round import Problem, settle, sort_replies, work_of
+from strategies.round import sort_replies
 from strategies.selector import Cohort, Selector, View
 from strategies.selectors.claims import predicted_phases
+from strategies.timeline import Timeline
 from strategies.transport import exchange, last_line
+from strategies.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
@@ -78,16 +77,14 @@ class Scheduled(Strategy):
         self._speeds = speeds
         self._folder = folder
         self._ledger = Ledger(folder)
-        self._clock = VirtualClock()
+        self._trouble = Trouble(experiment.rounds.empty_rounds)
         self._fleet = Fleet.unknown(experiment.data.clients)
+        self._timeline = Timeline(self._fleet, speeds)
         self._state = selector.initial_state(experiment.data.clients)
         self._roster = Roster({}, {})
-        self._arrivals = Arrivals(self._fleet)
         self._asked: dict[str, int] = {}
         self._open: _Open | None = None
         self._closed: RoundRecord | None = None
-        self._empty_rounds = 0
-        self._first_problem = ""
 
     def summary(self) -> None:
         """Log what runs."""
@@ -142,17 +139,7 @@ class Scheduled(Strategy):
             if metrics is not None:
                 result.train_metrics_clientapp[server_round] = metrics
             accuracy, loss = self._evaluate(server_round, arrays, evaluate_fn, result)
-            if self._closed is not None:
-                self._ledger.record(self._closed, accuracy, loss)
-            now_s = self._clock.now_s
-            logger.info(
-                "round %d of %d ends at %.0f virtual s, accuracy %s",
-                server_round,
-                num_rounds,
-                now_s,
-                "-" if accuracy is None else f"{accuracy:.3f}",
-            )
-            self._check_progress()
+            self._close(accuracy, loss)
         result.arrays = arrays
         config = ConfigRecord() if evaluate_config is None else evaluate_config
         messages = self.configure_evaluate(num_rounds, arrays, config, grid)
@@ -167,7 +154,7 @@ class Scheduled(Strategy):
     ) -> Iterable[Message]:
         """Choose the cohort and return a message for each of its clients, by partition."""
         del grid  # nodes come from the roster
-        self._wait_for_somebody()
+        self._timeline.wait_for_somebody()
         view = self._view(server_round, arrays)
         selection = rng(self._experiment.seed, Purpose.SELECTION, server_round=server_round)
         cohort, self._state = self._selector.select(view, self._state, selection)
@@ -197,12 +184,13 @@ class Scheduled(Strategy):
         by_client = {self._asked[reply.metadata.reply_to_message_id]: reply for reply in replies}
         cohort = opened.cohort
         reports, problems = sort_replies(by_client, cohort.clients.tolist(), server_round, shapes)
-        self._note(server_round, problems)
-        clients = np.array([report.client for report in reports], dtype=np.int64)
-        actual = phases(work_of(reports, opened.view.model_bytes), self._speeds.take(clients))
-        start_s, rounds = self._clock.now_s, self._experiment.rounds
-        arrivals_s = start_s + actual.total_s
-        outcome = settle(clients, arrivals_s, rounds.cohort, start_s, rounds.deadline_s)
+        self._trouble.note(server_round, problems)
+        start_s, rounds = self._timeline.now_s, self._experiment.rounds
+        actual, arrivals_s, outcome = self._timeline.play(
+            reports, opened.view.model_bytes, rounds.cohort, rounds.deadline_s
+        )
+        self._fleet.failed(list(problems))
+        self._fleet.trained(outcome.counted)
         self._closed = RoundRecord(
             server_round=server_round,
             start_s=start_s,
@@ -215,11 +203,6 @@ class Scheduled(Strategy):
             outcome=outcome,
             problems=problems,
         )
-        self._arrivals.expect(reports, start_s, actual.total_s)
-        self._fleet.failed(list(problems))
-        self._fleet.trained(outcome.counted)
-        self._clock.advance_to(outcome.end_s)
-        self._arrivals.deliver(self._clock.now_s)
         counted = set(outcome.counted.tolist())
         return self._aggregation.aggregate_train(
             server_round, [report.message for report in reports if report.client in counted]
@@ -264,6 +247,7 @@ class Scheduled(Strategy):
         """Send messages and return the replies, remembering which client each is from."""
         client_of = {node: client for client, node in self._roster.nodes.items()}
         replies = []
+        self._asked = {}
         for message, reply in zip(messages, exchange(grid, messages, timeout_s), strict=True):
             if reply is not None:
                 client = client_of[message.metadata.dst_node_id]
@@ -271,34 +255,19 @@ class Scheduled(Strategy):
                 replies.append(reply)
         return replies
 
-    def _wait_for_somebody(self) -> None:
-        """When all known clients are busy, move the clock to the first that will be idle."""
-        now_s = self._clock.now_s
-        ends_s = self._fleet.busy_until_s[self._fleet.samples > 0]
-        if len(ends_s) and (ends_s > now_s).all():
-            self._clock.advance_to(float(ends_s.min()))
-        self._arrivals.deliver(self._clock.now_s)
-
     def _view(self, server_round: int, arrays: ArrayRecord) -> View:
         rounds, training = self._experiment.rounds, self._experiment.training
         return View(
             fleet=self._fleet.read_only(),
             round=server_round,
-            now_s=self._clock.now_s,
-            feasible=self._fleet.feasible(self._clock.now_s),
+            now_s=self._timeline.now_s,
+            feasible=self._fleet.feasible(self._timeline.now_s),
             # 10 * 1.1 is a little more than 11 in floating point; it means 11.
             count=math.ceil(rounds.cohort * rounds.over_commitment - 1e-9),
             local_steps=training.local_steps,
             batch_size=training.batch_size,
             model_bytes=float(sum(len(array.data) for array in arrays.values())),
         )
-
-    def _note(self, server_round: int, problems: Mapping[int, Problem]) -> None:
-        """Log what went wrong, and keep the first of it for the error that may end the run."""
-        for client, problem in problems.items():
-            what = f"round {server_round}, partition {client}: {last_line(problem.reason)}"
-            logger.warning("%s (%s)", what, problem.outcome)
-            self._first_problem = self._first_problem or f"{what}\n{problem.reason}"
 
     def _evaluate(
         self, server_round: int, arrays: ArrayRecord, evaluate_fn: Evaluate | None, result: Result
@@ -310,15 +279,14 @@ class Scheduled(Strategy):
         result.evaluate_metrics_serverapp[server_round] = metrics
         return float(metrics[ACCURACY]), float(metrics[LOSS])  # type: ignore[arg-type]
 
-    def _check_progress(self) -> None:
-        """Stop when too many rounds in a row brought nothing."""
-        counted = self._closed is not None and len(self._closed.outcome.counted)
-        self._empty_rounds = 0 if counted else self._empty_rounds + 1
-        if self._empty_rounds >= self._experiment.rounds.empty_rounds:
-            raise RunError(
-                f"{self._empty_rounds} rounds in a row brought no usable reply; the first problem: "
-                f"{self._first_problem or 'every reply came after the deadline'}"
-            )
+    def _close(self, accuracy: float | None, loss: float | None) -> None:
+        """Write a round down, and see whether there is any point in going on."""
+        if self._closed is None:
+            raise RuntimeError("aggregate_train comes before a round is closed")
+        done, self._closed = self._closed, None
+        self._ledger.record(done, accuracy, loss)
+        logger.info("round %d ends at %.0f virtual s", done.server_round, done.outcome.end_s)
+        self._trouble.check(len(done.outcome.counted))
 
     def _finish(self, arrays: ArrayRecord, rounds: int, wall_s: float) -> None:
         """Write the summary: the run is complete."""
@@ -331,7 +299,7 @@ class Scheduled(Strategy):
             "seed": self._experiment.seed,
             "clock": "virtual",
             "rounds": rounds,
-            "virtual_s": self._clock.now_s,
+            "virtual_s": self._timeline.now_s,
             "wall_s": wall_s,
             **self._ledger.totals(),
             "model_hash": hash_arrays({name: array.numpy() for name, array in arrays.items()}),

@@ -39,7 +39,7 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout_s: float) -> list[
     return [replies.get(message_id) for message_id in ids]
 
 
-def last_line(reason: str) -> str:
+def last_line(reason: str | None) -> str:
     """Return the last line of a traceback, which says what happened."""
-    lines = [line for line in reason.splitlines() if line.strip()]
+    lines = [line for line in (reason or "").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no reason given"

@@ -17,6 +17,7 @@ from fedio.errors import RunError
 from fedio.protocol import ACCURACY, LOSS
 from fedio.runs import Run, RunFolder, read_run
 from strategies.server_app import strategy_of
+from strategies.timeline import Timeline
 from tests.strategies.scripted_grid import Script, ScriptedGrid, speeds
 
 FIVE_S = (1.0, 2.0, 3.0, 4.0, 10.0)
@@ -53,6 +54,7 @@ def play(
     folder = RunFolder.create(path, experiment)
     devices = speeds(len(seconds), seconds)
     strategy = strategy_of(experiment, folder)
+    strategy._timeline = Timeline(strategy._fleet, devices)
     strategy._speeds = devices
     grid = ScriptedGrid(devices, script)
 
@@ -104,15 +106,15 @@ def test_what_a_late_client_says_is_not_known_before_it_arrives(tmp_path: Path) 
         }
     ).for_arm()
     strategy = strategy_of(experiment, RunFolder.create(tmp_path, experiment))
-    strategy._speeds = speeds(5, FIVE_S)
-    grid = ScriptedGrid(strategy._speeds, trains)
+    devices = speeds(5, FIVE_S)
+    strategy._timeline = Timeline(strategy._fleet, devices)
+    grid = ScriptedGrid(devices, trains)
     strategy.start(grid, initial(), num_rounds=1)
     fleet = strategy._fleet
     assert np.isfinite(fleet.duration_s).tolist() == [True, True, True, False, False]
     assert np.isfinite(fleet.utility).tolist() == [True, True, True, False, False]
     assert fleet.times_trained.tolist() == [1, 1, 1, 0, 0]
-    strategy._clock.advance_to(41.0)
-    strategy._wait_for_somebody()
+    strategy._timeline._move_to(41.0)
     assert np.isfinite(fleet.duration_s).tolist() == [True, True, True, True, False]
 
 

@@ -1,0 +1,43 @@
+"""What went wrong in a run, and when there is no point in going on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from fedio.errors import RunError
+from strategies.round import Problem
+from strategies.transport import last_line
+
+logger = logging.getLogger(__name__)
+
+
+class Trouble:
+    """Logs every problem, keeps the first, and counts rounds in a row that brought nothing."""
+
+    def __init__(self, empty_rounds: int) -> None:
+        self._allowed = empty_rounds
+        self._empty = 0
+        self._first = "every reply came after the deadline"
+        self._quiet = True
+
+    def note(self, server_round: int, problems: Mapping[int, Problem]) -> None:
+        """Take note of what is wrong with the replies of clients, by partition."""
+        for client, problem in problems.items():
+            what = f"round {server_round}, partition {client}: {last_line(problem.reason)}"
+            logger.warning("%s (%s)", what, problem.outcome)
+            if self._quiet:
+                self._first, self._quiet = f"{what}\n{problem.reason}", False
+
+    def check(self, counted: int) -> None:
+        """Take note of how many replies counted in a round.
+
+        Raises:
+            RunError: too many rounds in a row brought none; it ends with the first problem.
+        """
+        self._empty = 0 if counted else self._empty + 1
+        if self._empty >= self._allowed:
+            raise RunError(
+                f"{self._empty} rounds in a row brought no usable reply; the first problem: "
+                f"{self._first}"
+            )

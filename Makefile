@@ -19,7 +19,7 @@ $(DATA): $(INSTALLED)
 	touch $@
 
 demo: setup
-	$(BIN)/fedio compare quickstart --quick --out runs/demo
+	$(BIN)/fedio compare quickstart --quick --jobs 2 --out runs/demo
 
 lint: setup
 	$(BIN)/ruff check .

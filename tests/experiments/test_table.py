@@ -182,7 +182,7 @@ def two_arms(folder: Path, **config: Any) -> list[Run]:
 def test_comparison_object(tmp_path: Path) -> None:
     comparison = compare_json(two_arms(tmp_path), target=0.8, reference="b")
     assert comparison["schema"] == 1
-    assert comparison["preset"] == "quick"
+    assert comparison["preset"] == "made-up"
     assert comparison["reference"] == "b"
     assert comparison["target_accuracy"] == 0.8
     assert comparison["seeds"] == [0]

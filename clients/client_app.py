@@ -21,6 +21,7 @@ from fedio.protocol import (
     METER,
     METRICS,
     NUM_EXAMPLES,
+    ONE,
     SERVER_ROUND,
     TRAIN_LOSS,
     to_record,
@@ -43,7 +44,7 @@ def train(message: Message, context: Context) -> Message:
     done = _device(context).train(
         _arrays(message), _whole(config, SERVER_ROUND), _whole(config, LOCAL_STEPS)
     )
-    metrics = MetricRecord({NUM_EXAMPLES: done.samples, TRAIN_LOSS: done.train_loss})
+    metrics = MetricRecord({NUM_EXAMPLES: done.samples, ONE: 1, TRAIN_LOSS: done.train_loss})
     content: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {
         ARRAYS: done.arrays,
         METRICS: metrics,
@@ -58,7 +59,7 @@ def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model that came with the message on the samples held out from training."""
     found = _device(context).evaluate(_arrays(message))
     metrics = MetricRecord(
-        {NUM_EXAMPLES: found.samples, ACCURACY: found.accuracy, LOSS: found.loss}
+        {NUM_EXAMPLES: found.samples, ONE: 1, ACCURACY: found.accuracy, LOSS: found.loss}
     )
     return Message(RecordDict({METRICS: metrics}), reply_to=message)
 

@@ -62,7 +62,6 @@ class Host:
             timing_model=experiment.timing.model,
             spread=experiment.fleet.spread,
         )
-        self.sampler = create(experiment.chosen.sampler, SAMPLERS, Sampler)  # type: ignore[type-abstract]
         self._devices: dict[int, Device] = {}
 
     def device(self, partition: int) -> Device:
@@ -106,17 +105,18 @@ class Device:
         with self._cache() as cache:
             resident = np.zeros(len(data.labels), dtype=bool)
             resident[cache.residents] = True
-            accesses = local_steps * training.batch_size
-            order = self._host.sampler.order(resident, accesses, sampling)
+            sampler = self._sampler(cache.notes)
+            order = sampler.order(resident, local_steps * training.batch_size, sampling)
             meter = MeterReading(cache.stats.copy(), data.size_bytes, data.decode_s)
             reading = _LastBatch(batches(order, training.batch_size, data, cache, meter))
-            trained = self._host.trainer.train(
-                arrays,
-                reading,
-                training.lr_of(server_round),
-                lambda losses: cache.feedback(reading.samples, losses),
-            )
-            cache.save(server_round)
+
+            def feedback(losses: np.ndarray) -> None:
+                cache.feedback(reading.samples, losses)
+                sampler.feedback(reading.samples, losses)
+
+            lr = training.lr_of(server_round)
+            trained = self._host.trainer.train(arrays, reading, lr, feedback)
+            cache.save(server_round, sampler.columns())
             claims = Claims(
                 partition=self._partition,
                 server_round=server_round,
@@ -134,6 +134,13 @@ class Device:
         held_out = self._host.data.holdout_of(self._partition)
         train = self._host.data.train
         return self._host.trainer.evaluate(arrays, train.images(held_out), train.labels[held_out])
+
+    def _sampler(self, columns: dict[str, np.ndarray]) -> Sampler:
+        """Return the sampler as it was at the end of the last participation."""
+        spec, samples = self._host.experiment.chosen.sampler, len(self._data.labels)
+        sampler: Sampler = create(spec, SAMPLERS, Sampler, samples)  # type: ignore[type-abstract]
+        sampler.restore(columns)
+        return sampler
 
     @contextmanager
     def _cache(self) -> Iterator[SampleCache]:

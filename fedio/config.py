@@ -188,11 +188,15 @@ class Engine(Section):
 
 
 class Arm(Section):
-    """What is compared: who trains, what is cached, which samples are trained."""
+    """What is compared: who trains, what is cached, which samples are trained.
+
+    `weighting` is how replies are averaged: by each client's number of samples, or all alike.
+    """
 
     selector: PluginSpec = Spec(name="uniform")
     policy: PluginSpec = Spec(name="lru")
     sampler: PluginSpec = Spec(name="uniform")
+    weighting: Literal["samples", "equal"] = "samples"
     kind: Literal["arm", "bound", "control"] = "arm"
 
 

@@ -26,6 +26,7 @@ LOCAL_STEPS = "local-steps"
 
 # Keys of the metric records; the first is the weight in Flower's averages.
 NUM_EXAMPLES = "num-examples"
+ONE = "one"  # the weight of an unweighted mean
 TRAIN_LOSS = "train-loss"
 ACCURACY = "accuracy"
 LOSS = "loss"

@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -81,6 +81,11 @@ class SampleCache:
     def tag(self) -> int | None:
         """The number of the state that was saved or restored last."""
         return self._condition.tag
+
+    @property
+    def notes(self) -> dict[str, np.ndarray]:
+        """What was saved or restored with that state, by name."""
+        return dict(self._condition.notes)
 
     @property
     def rebuilt(self) -> bool:
@@ -226,8 +231,13 @@ class SampleCache:
             self.policy.feedback(self._numbers(samples), losses)
             self.stats.quarantined = self.policy.quarantined
 
-    def save(self, tag: int) -> None:
-        """Keep index, policy state and a number of the caller's, so that it can be reopened."""
+    def save(self, tag: int, notes: Mapping[str, np.ndarray] | None = None) -> None:
+        """Keep index and policy state, so that the cache can be reopened.
+
+        Args:
+            tag: the caller's number for this state.
+            notes: named arrays of the caller's that belong to it.
+        """
         with self._lock:
             self._check_writable()
             index, residents = self._index, self.residents
@@ -240,9 +250,10 @@ class SampleCache:
                 lengths=index.length_bytes[residents],
                 staged=index.staged[residents],
                 columns=self.policy.columns(),
+                notes=dict(notes or {}),
             )
             self.store.save_index(snapshot.encode())
-            self._condition.tag = tag
+            self._condition.tag, self._condition.notes = tag, snapshot.notes
 
     def share(self, store: Store) -> Self:
         """Another handle on the same cache, over another handle on the same store."""

@@ -23,6 +23,7 @@ class Condition:
 
     Attributes:
         tag: the number of the state that was saved or restored last; None when there is none.
+        notes: what the caller saved with that state.
         rebuilt_reason: why the cache was emptied; "" when what it held could be trusted.
         missing: samples that the index named and the data lacked, int64[k]; they are gone.
         surplus: how many samples the data held and the index did not name; they were removed.
@@ -32,6 +33,7 @@ class Condition:
     rebuilt_reason: str
     missing: np.ndarray
     surplus: int
+    notes: dict[str, np.ndarray]
 
 
 def recover(store: Store, index: CacheIndex, policy: Policy) -> Condition:
@@ -41,7 +43,7 @@ def recover(store: Store, index: CacheIndex, policy: Policy) -> Condition:
     index does not name belongs to no saved state and is removed; what it names and the data lack
     is forgotten and reported, so that the caller can bring it back.
     """
-    condition = Condition(None, store.rebuilt_reason, np.empty(0, np.int64), 0)
+    condition = Condition(None, store.rebuilt_reason, np.empty(0, np.int64), 0, {})
     try:
         encoded = store.load_index()
         snapshot = None if encoded is None else Snapshot.decode(encoded)
@@ -58,7 +60,7 @@ def recover(store: Store, index: CacheIndex, policy: Policy) -> Condition:
             _log.warning("cache emptied: its index was never saved")
             store.clear()
     else:
-        condition.tag = snapshot.tag
+        condition.tag, condition.notes = snapshot.tag, snapshot.notes
         _restore(snapshot, store, index, policy, condition)
     return condition
 

@@ -12,6 +12,7 @@ from storage.errors import CorruptCache
 
 _MAGIC = b"fedio cache index 1\n"
 _POLICY = "policy."
+_NOTE = "note."
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Snapshot:
         lengths: payload bytes, int64[k].
         staged: bool[k].
         columns: the policy's state.
+        notes: what the caller keeps with this state.
     """
 
     tag: int
@@ -37,11 +39,13 @@ class Snapshot:
     lengths: np.ndarray
     staged: np.ndarray
     columns: dict[str, np.ndarray]
+    notes: dict[str, np.ndarray]
 
     def encode(self) -> bytes:
         """Magic line, checksum, and the arrays as an uncompressed .npz."""
         body = io.BytesIO()
         arrays = {_POLICY + name: column for name, column in self.columns.items()}
+        arrays |= {_NOTE + name: note for name, note in self.notes.items()}
         arrays |= {
             "head": np.array([self.tag, self.samples], np.int64),
             "name": np.frombuffer(self.policy.encode(), np.uint8),
@@ -77,9 +81,12 @@ class Snapshot:
                 sizes=arrays["sizes"],
                 lengths=arrays["lengths"],
                 staged=arrays["staged"],
-                columns={
-                    name.removeprefix(_POLICY): arrays[name]
-                    for name in arrays.files
-                    if name.startswith(_POLICY)
-                },
+                columns=_named(arrays, _POLICY),
+                notes=_named(arrays, _NOTE),
             )
+
+
+def _named(arrays: np.lib.npyio.NpzFile, prefix: str) -> dict[str, np.ndarray]:
+    return {
+        name.removeprefix(prefix): arrays[name] for name in arrays.files if name.startswith(prefix)
+    }

@@ -16,6 +16,7 @@ from fedio.protocol import (
     METER,
     METRICS,
     NUM_EXAMPLES,
+    ONE,
     TRAIN_LOSS,
     Claims,
     Meter,
@@ -174,12 +175,14 @@ def settle(
 
 def _metrics(record: object) -> tuple[float, float]:
     """Return weight and training loss."""
-    expected = {NUM_EXAMPLES, TRAIN_LOSS}
+    expected = {NUM_EXAMPLES, ONE, TRAIN_LOSS}
     if not isinstance(record, MetricRecord) or set(record) != expected:
         raise RejectedReplyError(f"its metrics must be {sorted(expected)}")
     weight, loss = record[NUM_EXAMPLES], record[TRAIN_LOSS]
     if isinstance(weight, list) or not (np.isfinite(weight) and weight > 0):
         raise RejectedReplyError(f"its weight is {weight}, not a positive number")
+    if record[ONE] != 1:
+        raise RejectedReplyError(f"its {ONE!r} is {record[ONE]}, not 1")
     if isinstance(loss, list) or not np.isfinite(loss):
         raise RejectedReplyError(f"its training loss is {loss}, not a finite number")
     return float(weight), float(loss)

@@ -262,6 +262,7 @@ class Scheduled(Strategy):
             round=server_round,
             now_s=self._timeline.now_s,
             feasible=self._fleet.feasible(self._timeline.now_s),
+            wanted=rounds.cohort,
             # 10 * 1.1 is a little more than 11 in floating point; it means 11.
             count=math.ceil(rounds.cohort * rounds.over_commitment - 1e-9),
             local_steps=training.local_steps,

@@ -29,7 +29,8 @@ class View:
         round: the round, counted from 1.
         now_s: the virtual clock.
         feasible: bool [N], who can be selected: idle and known.
-        count: clients wanted, over-commitment included.
+        wanted: K, how many replies will count.
+        count: clients to select, over-commitment included.
         local_steps, batch_size: S and B of the work that is asked for.
         model_bytes: what a client downloads, and uploads.
 
@@ -41,6 +42,7 @@ class View:
     round: int
     now_s: float
     feasible: np.ndarray
+    wanted: int
     count: int
     local_steps: int
     batch_size: int

@@ -13,12 +13,14 @@ from flwr.serverapp.strategy import FedAvg
 from fedio.config import Experiment, find, from_run_config
 from fedio.plugins import create
 from fedio.profiles import draw_fleet
-from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOSS, NUM_EXAMPLES
+from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOSS, NUM_EXAMPLES, ONE
 from fedio.runs import RunFolder
 from fedio.seeds import Purpose, rng
 from strategies.scheduled import Scheduled
 from strategies.selector import Selector
 from strategies.selectors import SELECTORS
+
+WEIGHT_KEYS = {"samples": NUM_EXAMPLES, "equal": ONE}
 
 
 class Score(Protocol):
@@ -80,7 +82,7 @@ def strategy_of(experiment: Experiment, folder: RunFolder) -> Scheduled:
         min_train_nodes=1,
         min_evaluate_nodes=1,
         min_available_nodes=1,
-        weighted_by_key=NUM_EXAMPLES,
+        weighted_by_key=WEIGHT_KEYS[experiment.chosen.weighting],
         arrayrecord_key=ARRAYS,
         configrecord_key=CONFIG,
     )

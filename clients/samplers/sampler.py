@@ -8,7 +8,16 @@ import numpy as np
 
 
 class Sampler(ABC):
-    """Chooses which samples a participation trains on, and in which order."""
+    """Chooses which samples of one client a participation trains on, and in which order.
+
+    What it must remember from one participation to the next goes through `columns` and `restore`.
+
+    Attributes:
+        samples: n, how many samples the client has.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
 
     @abstractmethod
     def order(self, resident: np.ndarray, accesses: int, rng: np.random.Generator) -> np.ndarray:
@@ -22,3 +31,13 @@ class Sampler(ABC):
         Returns:
             int64 [accesses], each in 0..n-1.
         """
+
+    def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:  # noqa: B027 - optional
+        """Learn the losses of a training step, float64[k], of the samples it trained, int64[k]."""
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return what to remember, as named arrays."""
+        return {}
+
+    def restore(self, columns: dict[str, np.ndarray]) -> None:  # noqa: B027 - optional
+        """Take back what `columns` returned; an empty dictionary is the first participation."""

@@ -12,6 +12,6 @@ class Uniform(Sampler):
 
     def order(self, resident: np.ndarray, accesses: int, rng: np.random.Generator) -> np.ndarray:
         """Return permutations of all n samples, one after another, cut to `accesses`."""
-        samples = len(resident)
-        epochs = -(-accesses // samples)
-        return np.concatenate([rng.permutation(samples) for _ in range(epochs)])[:accesses]
+        del resident
+        epochs = -(-accesses // self.samples)
+        return np.concatenate([rng.permutation(self.samples) for _ in range(epochs)])[:accesses]

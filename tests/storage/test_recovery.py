@@ -290,6 +290,7 @@ def test_a_snapshot_reads_back_as_it_was_or_not_at_all() -> None:
         lengths=np.array([7, 8]),
         staged=np.array([True, False]),
         columns={"scores": np.arange(9.0)},
+        notes={"draws": np.array([4])},
     )
     encoded = snapshot.encode()
     decoded = Snapshot.decode(encoded)

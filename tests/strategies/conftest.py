@@ -52,6 +52,7 @@ def view_of() -> ViewOf:
             round=server_round,
             now_s=0.0,
             feasible=feasible,
+            wanted=count,
             count=count,
             local_steps=8,
             batch_size=20,

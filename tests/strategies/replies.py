@@ -16,6 +16,7 @@ from fedio.protocol import (
     METER,
     METRICS,
     NUM_EXAMPLES,
+    ONE,
     TRAIN_LOSS,
     Claims,
     Meter,
@@ -51,7 +52,8 @@ def asked(node: int = 7, message_id: str = "1") -> Message:
 def content(client: int, server_round: int, **changes: Any) -> RecordDict:
     """Return a sound reply's content; `changes` replaces parts of it."""
     arrays: Mapping[str, np.ndarray] = changes.get("arrays", {"w": np.ones((2, 3), np.float32)})
-    metrics = {NUM_EXAMPLES: changes.get("weight", 5), TRAIN_LOSS: changes.get("loss", 0.5)}
+    metrics = {NUM_EXAMPLES: changes.get("weight", 5), ONE: changes.get("one", 1)}
+    metrics[TRAIN_LOSS] = changes.get("loss", 0.5)
     claims = Claims(client, server_round, changes.get("utility", 2.0), 0, 0)
     return RecordDict(
         {

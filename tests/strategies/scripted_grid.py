@@ -21,6 +21,7 @@ from fedio.protocol import (
     LOSS,
     METRICS,
     NUM_EXAMPLES,
+    ONE,
     PROFILE,
     SERVER_ROUND,
     ProfileClaims,
@@ -73,7 +74,7 @@ class ScriptedGrid(Grid):
         if message.metadata.message_type == PROFILE:
             return Message(RecordDict({CLAIMS: to_record(self.profile(client))}), reply_to=message)
         if message.metadata.message_type == "evaluate":
-            metrics = {NUM_EXAMPLES: client, ACCURACY: client / 10, LOSS: 1.0}
+            metrics = {NUM_EXAMPLES: client, ONE: 1, ACCURACY: client / 10, LOSS: 1.0}
             return Message(RecordDict({METRICS: MetricRecord(metrics)}), reply_to=message)
         server_round = int(message.content.config_records[CONFIG][SERVER_ROUND])
         self.trained.append((server_round, client))

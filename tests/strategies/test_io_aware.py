@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ def wait_rounds(view: View, selector: IOAware, rounds: int) -> np.ndarray:
     """How often each client trains when all claim the same after each participation."""
     fleet = Fleet.from_arrays({name: a.copy() for name, a in view.fleet.arrays().items()})
     for server_round in range(1, rounds + 1):
-        seen = View(fleet.read_only(), server_round, 0.0, view.feasible, view.count, 8, 20, 1e6)
+        seen = replace(view, fleet=fleet.read_only(), round=server_round)
         clients = select(selector, seen, server_round).clients
         fleet.selected(clients, server_round)
         fleet.observed(clients, server_round, 1.0)

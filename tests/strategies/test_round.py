@@ -124,6 +124,7 @@ def test_nobody_arrives() -> None:
         ({"weight": float("nan")}, "weight is nan"),
         ({"weight": float("inf")}, "weight is inf"),
         ({"weight": [1.0]}, "weight is"),
+        ({"one": 2}, "'one' is 2"),
         ({"loss": float("nan")}, "loss is nan"),
         ({"arrays": {"w": np.full((2, 3), np.nan, np.float32)}}, "w holds values"),
         ({"arrays": {"w": np.full((2, 3), np.inf, np.float32)}}, "w holds values"),

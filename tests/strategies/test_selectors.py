@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -198,7 +199,7 @@ def rounds_of(
     state = selector.initial_state(30)
     log = []
     for server_round in range(1, rounds + 1):
-        seen = View(fleet.read_only(), server_round, 0.0, view.feasible, 6, 8, 20, 1e6)
+        seen = replace(view, fleet=fleet.read_only(), round=server_round)
         rng = np.random.default_rng([7, server_round])
         cohort, state = selector.select(seen, carry(state), rng)
         score = cohort.reasons.details.get("score", np.zeros(0))

@@ -11,7 +11,9 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
+from torch.optim.sgd import sgd
 
+from fedio.arrays import pack, unpack
 from fedio.config import Training
 from fedio.errors import InputError
 
@@ -46,6 +48,11 @@ class Trainer:
         self._device = find_accelerator(training.accelerator)
         self._model = model.to(self._device)
         self._training = training
+        self._parameters: list[torch.Tensor] = [
+            parameter for parameter in self._model.parameters() if parameter.requires_grad
+        ]
+        # These share memory with the model: filling them is loading it.
+        self._state = {name: value.detach() for name, value in self._model.state_dict().items()}
 
     def train(
         self,
@@ -64,19 +71,12 @@ class Trainer:
         """
         self._load(arrays)
         self._model.train()
-        sgd = torch.optim.SGD(
-            self._model.parameters(),
-            lr=lr,
-            momentum=self._training.momentum,
-            weight_decay=self._training.weight_decay,
-        )
+        momenta: list[torch.Tensor | None] = [None] * len(self._parameters)
         losses = []
         with one_thread():
             for images, labels in batches:
-                sgd.zero_grad(set_to_none=True)
                 each = F.cross_entropy(*self._forward(images, labels), reduction="none")
-                each.mean().backward()  # type: ignore[no-untyped-call]
-                sgd.step()
+                self._step(each.mean(), lr, momenta)
                 losses.append(each.detach().cpu().numpy().astype(np.float64))
                 feedback(losses[-1])
         return Trained(self.arrays(), np.stack(losses))
@@ -103,10 +103,40 @@ class Trainer:
 
     def arrays(self) -> ArrayRecord:
         """Return the current weights."""
-        return ArrayRecord({k: v.detach().cpu() for k, v in self._model.state_dict().items()})
+        return ArrayRecord({name: pack(value.cpu().numpy()) for name, value in self._state.items()})
+
+    def _step(self, loss: torch.Tensor, lr: float, momenta: list[torch.Tensor | None]) -> None:
+        """Take a step of SGD: PyTorch's own functional form, without the optimizer's bookkeeping.
+
+        Args:
+            loss: to differentiate.
+            lr: the learning rate.
+            momenta: the momentum buffer of each parameter, None before the first step; updated.
+        """
+        gradients = list(torch.autograd.grad(loss, self._parameters))
+        with torch.no_grad():
+            sgd(
+                self._parameters,
+                gradients,
+                momenta,
+                lr=lr,
+                momentum=self._training.momentum,
+                weight_decay=self._training.weight_decay,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
 
     def _load(self, arrays: ArrayRecord) -> None:
-        self._model.load_state_dict(arrays.to_torch_state_dict())
+        """Copy weights into the model."""
+        if set(arrays) != set(self._state):
+            raise ValueError("the arrays are not those of the model")
+        for name, value in self._state.items():
+            weights = unpack(arrays[name])
+            if value.device.type == "cpu":
+                np.copyto(value.numpy(), weights)
+            else:
+                value.copy_(torch.tensor(weights))
 
     def _forward(self, images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits and targets; pixels 0..255 become -1..1."""

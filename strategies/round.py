@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
+from fedio.arrays import unpack
 from fedio.clock import arrival_order
 from fedio.costs import Work
 from fedio.protocol import (
@@ -192,7 +193,7 @@ def _check_arrays(arrays: ArrayRecord, shapes: Shapes) -> None:
     if set(arrays) != set(shapes):
         raise RejectedReplyError("its arrays are not those of the model")
     for name, array in arrays.items():
-        values = array.numpy()
+        values = unpack(array)
         if values.shape != shapes[name]:
             raise RejectedReplyError(
                 f"{name} has shape {values.shape}, the model has {shapes[name]}"

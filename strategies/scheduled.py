@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedio.arrays import unpack
 from fedio.config import Experiment
 from fedio.costs import io_to_compute
 from fedio.profiles import Speeds
@@ -303,7 +304,7 @@ class Scheduled(Strategy):
             "virtual_s": self._timeline.now_s,
             "wall_s": wall_s,
             **self._ledger.totals(),
-            "model_hash": hash_arrays({name: array.numpy() for name, array in arrays.items()}),
+            "model_hash": hash_arrays({name: unpack(array) for name, array in arrays.items()}),
             "io_to_compute": io_to_compute(
                 accesses, fleet.mean_size_bytes, fleet.mean_decode_s, self._speeds
             ),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.device import Device, Host
-from fedio.config import find, from_run_config
+from fedio.config import from_run_config
 from fedio.errors import InputError
+from fedio.home import home_of
 from fedio.protocol import (
     ACCURACY,
     ARRAYS,
@@ -27,7 +29,25 @@ from fedio.protocol import (
     to_record,
 )
 
-app = ClientApp()
+FAILED = 2
+
+
+def report_failure(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """Answer a failure with its traceback, which Flower's own error replies do not carry.
+
+    What the user has to put right goes on as it is.
+    """
+    try:
+        return call_next(message, context)
+    except InputError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever a client raises, the server hears of it
+        return Message(Error(FAILED, traceback.format_exc()), reply_to=message)
+
+
+app = ClientApp(mods=[report_failure])
 
 
 @app.query("profile")
@@ -85,7 +105,7 @@ def _device(context: Context) -> Device:
 def _host(experiment: str, overrides: str) -> Host:
     """Return what this process's devices share; another experiment replaces it."""
     config = from_run_config({"experiment": experiment, "overrides": overrides})
-    return Host(config, Path(find(experiment)).parent)
+    return Host(config, home_of(experiment, config))
 
 
 def _arrays(message: Message) -> ArrayRecord:

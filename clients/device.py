@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from clients.meter import MeterReading
 from clients.models import build
 from clients.prepare import Federation, prepare
 from clients.samplers import SAMPLERS, Sampler
+from clients.shelf import Shelf
 from clients.trainer import Evaluation, Trainer
 from fedio.config import Experiment
 from fedio.plugins import create
@@ -22,8 +23,11 @@ from fedio.profiles import Speeds, draw_fleet
 from fedio.protocol import Claims, Meter, ProfileClaims
 from fedio.runs import CACHES_FOLDER
 from fedio.seeds import Purpose, rng
-from storage import Policy, SampleCache, open_cache
+from storage import MemoryStore, Policy, SampleCache, open_cache
 from storage.policies import POLICIES
+
+# LMDB needs three descriptors for an open cache, and a process often has 1,024.
+OPEN_CACHES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Host:
             timing_model=experiment.timing.model,
             spread=experiment.fleet.spread,
         )
+        self.shelf = Shelf(OPEN_CACHES)
         self._devices: dict[int, Device] = {}
 
     def device(self, partition: int) -> Device:
@@ -69,6 +74,10 @@ class Host:
         if partition not in self._devices:
             self._devices[partition] = Device(self, partition)
         return self._devices[partition]
+
+    def close(self) -> None:
+        """Close the devices' caches."""
+        self.shelf.close()
 
 
 class Device:
@@ -80,7 +89,7 @@ class Device:
         indices = host.data.samples_of(partition)
         self._data = _client_data(host.data, indices)
         self._budget_bytes = host.experiment.cache.budget_of(int(self._data.size_bytes.sum()))
-        self._in_memory: SampleCache | None = None
+        self._memory: MemoryStore | None = None
 
     def profile(self) -> ProfileClaims:
         """Return what the device says of itself before its first round."""
@@ -137,36 +146,30 @@ class Device:
 
     def _sampler(self, columns: dict[str, np.ndarray]) -> Sampler:
         """Return the sampler as it was at the end of the last participation."""
-        spec, samples = self._host.experiment.chosen.sampler, len(self._data.labels)
-        sampler: Sampler = create(spec, SAMPLERS, Sampler, samples)  # type: ignore[type-abstract]
+        experiment, samples = self._host.experiment, len(self._data.labels)
+        given = (samples, experiment.training.batch_size)
+        sampler: Sampler = create(experiment.chosen.sampler, SAMPLERS, Sampler, *given)  # type: ignore[type-abstract]
         sampler.restore(columns)
         return sampler
 
-    @contextmanager
-    def _cache(self) -> Iterator[SampleCache]:
-        """Open the device's cache for one participation.
+    def _cache(self) -> AbstractContextManager[SampleCache]:
+        """Lend the device's cache for one participation."""
+        return self._host.shelf.take(self._partition, self._open_cache)
 
-        On disk it is opened and closed each time, so that any worker process may be next, and
-        thousands of devices never hold more than one descriptor. In memory it stays.
-        """
-        if self._in_memory is not None:
-            yield self._in_memory
-            return
+    def _open_cache(self) -> SampleCache:
         experiment, data = self._host.experiment, self._data
-        on_disk = experiment.cache.store == "lmdb"
-        cache = open_cache(
-            self._host.home / CACHES_FOLDER / str(self._partition) if on_disk else None,
+        policy = create(experiment.chosen.policy, POLICIES, Policy, len(data.labels))  # type: ignore[type-abstract]
+        if experiment.cache.store == "memory":
+            self._memory = self._memory or MemoryStore()
+            return SampleCache(self._memory, self._budget_bytes, policy)
+        return open_cache(
+            self._host.home / CACHES_FOLDER / str(self._partition),
             self._budget_bytes,
-            create(experiment.chosen.policy, POLICIES, Policy, len(data.labels)),  # type: ignore[type-abstract]
+            policy,
             payload_bytes=data.origin.size_bytes if self._host.data.inflated else None,
             identity=f"{self._host.data.hash}/{self._partition}",
+            durable=experiment.cache.durable,
         )
-        if not on_disk:
-            self._in_memory = cache
-            yield cache
-            return
-        with cache:
-            yield cache
 
 
 class _LastBatch:

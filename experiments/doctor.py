@@ -48,7 +48,7 @@ def check_experiment(experiment: Experiment) -> None:
     for arm in experiment.arms.values():
         create(arm.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
         create(arm.policy, POLICIES, Policy, 1)  # type: ignore[type-abstract]
-        create(arm.sampler, SAMPLERS, Sampler, 1)  # type: ignore[type-abstract]
+        create(arm.sampler, SAMPLERS, Sampler, 1, 1)  # type: ignore[type-abstract]
     prepare(experiment)
 
 

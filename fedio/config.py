@@ -148,11 +148,16 @@ class FleetMix(Section):
 
 
 class Cache(Section):
-    """Each client's cache: a share of its samples' bytes, or a budget in bytes."""
+    """Each client's cache: a share of its samples' bytes, or a budget in bytes.
+
+    A cache on disk survives the end of the process in any case; `durable` ones survive the loss of
+    the machine too, and `keep` leaves them there when the run has finished.
+    """
 
     share: float | None = Field(default=None, ge=0)
     budget_bytes: int | None = Field(default=None, ge=0)
     store: Literal["lmdb", "memory"] = "lmdb"
+    durable: bool = False
     keep: bool = False
 
     @model_validator(mode="after")
@@ -277,7 +282,7 @@ class Experiment(Section):
         """A hash of what the runs of a comparison share: all but arms, seed and how it is run."""
         ways = {"arm", "arms", "seed", "engine", "compare", "description"}
         values = self.model_dump(mode="json", exclude=ways)
-        del values["data"]["folder"], values["cache"]["keep"]
+        del values["data"]["folder"], values["cache"]["keep"], values["cache"]["durable"]
         return _hash(values)
 
 

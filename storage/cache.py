@@ -51,6 +51,7 @@ class SampleCache:
         self._pid = os.getpid()
         self._closed = False
         self._remove_from_store(self._placement.shrink())
+        self._condition.version = store.version()
 
     @property
     def budget_bytes(self) -> int:
@@ -86,6 +87,11 @@ class SampleCache:
     def notes(self) -> dict[str, np.ndarray]:
         """What was saved or restored with that state, by name."""
         return dict(self._condition.notes)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing has changed, here or in another process, since the last save."""
+        return not self._closed and self.store.version() == self._condition.version
 
     @property
     def rebuilt(self) -> bool:
@@ -254,6 +260,7 @@ class SampleCache:
             )
             self.store.save_index(snapshot.encode())
             self._condition.tag, self._condition.notes = tag, snapshot.notes
+            self._condition.version = self.store.version()
 
     def share(self, store: Store) -> Self:
         """Another handle on the same cache, over another handle on the same store."""

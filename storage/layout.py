@@ -31,6 +31,9 @@ LARGEST_REST_BYTES = CELL_PAYLOAD_BYTES[-1]
 SMALLEST_MAP_BYTES = 1 << 20
 """Budgets below this are charged alike, but their file may be larger than the budget."""
 
+ROOMY_MAP_BYTES = 16 << 20
+"""The smallest file for declared sizes: a batch of 32 samples and their victims fit one write."""
+
 RESERVED_PAGES = 24
 """Two meta pages, a partly filled page of each class, and the tree of free pages."""
 
@@ -75,6 +78,10 @@ def map_bytes_for_budget(budget_bytes: int) -> int:
 
 
 def map_bytes_for_payloads(payload_bytes: np.ndarray) -> int:
-    """The size of a file that can hold all of these payloads (int64[n]) at once."""
+    """The size of a file that can hold all of these payloads (int64[n]) at once.
+
+    It is no budget, and only pages in use take space, so there is room for large transactions.
+    """
     total = int(cost(payload_bytes).sum())
-    return map_bytes_for_budget(total + total // 8 + 2 * RESERVED_PAGES * PAGE_BYTES)
+    generous = total + total // 8 + 2 * RESERVED_PAGES * PAGE_BYTES
+    return map_bytes_for_budget(max(generous, ROOMY_MAP_BYTES))

@@ -48,7 +48,24 @@ class LmdbStore(Store):
         NotAllowed: the folder cannot hold a cache, or holds somebody else's LMDB file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], map_bytes: int, identity: bytes = b"") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        map_bytes: int,
+        identity: bytes = b"",
+        *,
+        durable: bool = True,
+    ) -> None:
+        """Open the store in a folder, or make it.
+
+        Args:
+            path: the folder.
+            map_bytes: the largest size of the data file.
+            identity: names what the samples are; a folder filled from other ones is emptied.
+            durable: saving waits for the disk, so that it survives the loss of the machine. Without
+                it, what was saved survives the end of the process, by SIGKILL too.
+        """
+        self._durable = durable
         self._environment, self.rebuilt_reason = environments.acquire(path, map_bytes)
         self._identity = _VERSION + identity
         self._seed = zlib.crc32(self._identity)
@@ -142,11 +159,13 @@ class LmdbStore(Store):
         """
         fresh = self.path / f"{INDEX_FILE}.new"
         try:
-            self._open().sync(True)
+            if self._durable:
+                self._open().sync(True)
             with fresh.open("wb") as file:
                 file.write(index)
-                file.flush()
-                os.fsync(file.fileno())
+                if self._durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             fresh.replace(self.path / INDEX_FILE)
         except (OSError, lmdb.Error) as error:
             raise StoreFull(f"cannot save the index in {self.path}: {error}") from error
@@ -155,6 +174,15 @@ class LmdbStore(Store):
         """The index file."""
         file = self.path / INDEX_FILE
         return file.read_bytes() if file.exists() else None
+
+    def version(self) -> object:
+        """The last transaction, and the index file's identity and time: a save makes a new file."""
+        transaction = self._open().info()["last_txnid"]
+        try:
+            found = (self.path / INDEX_FILE).stat()
+        except FileNotFoundError:
+            return transaction, None
+        return transaction, (found.st_ino, found.st_mtime_ns, found.st_size)
 
     def share(self) -> Self:
         """Another handle, which has to be closed on its own."""

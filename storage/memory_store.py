@@ -19,6 +19,7 @@ class MemoryStore(Store):
     def __init__(self) -> None:
         self._payloads: dict[int, bytes] = {}
         self._index: bytes | None = None
+        self._changes = 0
 
     def get(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> np.ndarray:
         """Copy payloads back to back; see `Store.get`."""
@@ -43,6 +44,7 @@ class MemoryStore(Store):
         lengths: Sequence[int],
     ) -> None:
         """Remove samples and put others; see `Store.write`."""
+        self._changes += 1
         view = buffer.data
         for sample in removed:
             self._payloads.pop(sample, None)
@@ -63,10 +65,15 @@ class MemoryStore(Store):
     def save_index(self, index: bytes) -> None:
         """Keep an index in the object."""
         self._index = index
+        self._changes += 1
 
     def load_index(self) -> bytes | None:
         """The index that was kept last."""
         return self._index
+
+    def version(self) -> object:
+        """How often it was written or saved."""
+        return self._changes
 
     def share(self) -> Self:
         """The object itself: there is nothing to count."""

@@ -22,6 +22,7 @@ def open_cache(
     *,
     payload_bytes: np.ndarray | None = None,
     identity: str = "",
+    durable: bool = True,
 ) -> SampleCache:
     """Open the cache in a folder, or make it; without a folder, make one in memory.
 
@@ -37,6 +38,8 @@ def open_cache(
             stays within the budget (from 1 MiB up).
         identity: names what the samples are (data set, client, form): a folder that was filled
             from other samples is emptied, never trusted.
+        durable: `save` waits for the disk, so that it survives the loss of the machine; without it,
+            it survives the end of the process, however that ends.
 
     Raises:
         NotAllowed: the folder cannot hold a cache, or it is open with another budget or policy.
@@ -47,7 +50,7 @@ def open_cache(
         map_bytes = map_bytes_for_budget(budget_bytes)
     else:
         map_bytes = map_bytes_for_payloads(payload_bytes)
-    store = LmdbStore(Path(path), map_bytes, identity.encode())
+    store = LmdbStore(Path(path), map_bytes, identity.encode(), durable=durable)
     try:
         live = store.owner
         if isinstance(live, SampleCache):

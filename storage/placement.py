@@ -43,7 +43,16 @@ class Placement:
         """
         index, usable = self.index, self.usable_bytes
         fresh = ~index.resident[offer.samples]
-        asked = np.flatnonzero(fresh & (offer.costs <= usable))
+        fits = offer.costs <= usable
+        if fresh.all() and not self.policy.evicts:
+            # Nothing will leave, so what does not fit now will not fit later in the batch.
+            crowded_out = fits & (offer.costs > usable - index.used_bytes)
+            self.stats.no_victim += int(np.count_nonzero(crowded_out))
+            fits &= ~crowded_out
+            if not fits.any():
+                self.stats.rejected += len(fits)
+                return fits
+        asked = np.flatnonzero(fresh & fits)
         admitted = np.zeros(len(fresh), dtype=bool)
         admitted[asked] = self.policy.admit(offer.samples[asked], offer.sizes[asked])
         if admitted.all() and index.used_bytes + int(offer.costs.sum()) <= usable:

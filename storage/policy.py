@@ -19,9 +19,12 @@ class Policy(ABC):
     sample number. State that must outlive the process goes through `columns` and `restore`.
 
     Attributes:
+        evicts: whether `victims` ever names one; a policy that never does is not asked.
         samples: how many samples there are, cached or not.
         quarantined: how many scores were no finite number and counted as the lowest.
     """
+
+    evicts = True
 
     def __init__(self, samples: int) -> None:
         self.samples = samples

@@ -24,6 +24,7 @@ class Condition:
     Attributes:
         tag: the number of the state that was saved or restored last; None when there is none.
         notes: what the caller saved with that state.
+        version: of the store when that state was saved or restored.
         rebuilt_reason: why the cache was emptied; "" when what it held could be trusted.
         missing: samples that the index named and the data lacked, int64[k]; they are gone.
         surplus: how many samples the data held and the index did not name; they were removed.
@@ -34,6 +35,7 @@ class Condition:
     missing: np.ndarray
     surplus: int
     notes: dict[str, np.ndarray]
+    version: object = None
 
 
 def recover(store: Store, index: CacheIndex, policy: Policy) -> Condition:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import json
+import math
 import zlib
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from storage.errors import CorruptCache
 
-_MAGIC = b"fedio cache index 1\n"
+_MAGIC = b"fedio cache index 2\n"
 _POLICY = "policy."
 _NOTE = "note."
 
@@ -42,21 +43,24 @@ class Snapshot:
     notes: dict[str, np.ndarray]
 
     def encode(self) -> bytes:
-        """Magic line, checksum, and the arrays as an uncompressed .npz."""
-        body = io.BytesIO()
-        arrays = {_POLICY + name: column for name, column in self.columns.items()}
-        arrays |= {_NOTE + name: note for name, note in self.notes.items()}
-        arrays |= {
-            "head": np.array([self.tag, self.samples], np.int64),
-            "name": np.frombuffer(self.policy.encode(), np.uint8),
+        """Magic line, checksum, the names and shapes of all arrays as JSON, and their bytes."""
+        arrays = {
             "residents": self.residents,
             "sizes": self.sizes,
             "lengths": self.lengths,
             "staged": self.staged,
         }
-        # Some versions of numpy declare a keyword there that the names of arrays cannot have.
-        np.savez(body, **arrays)  # type: ignore[arg-type]
-        data = body.getvalue()
+        arrays |= {_POLICY + name: column for name, column in self.columns.items()}
+        arrays |= {_NOTE + name: note for name, note in self.notes.items()}
+        packed = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        head = {
+            "tag": self.tag,
+            "samples": self.samples,
+            "policy": self.policy,
+            "arrays": [[name, a.dtype.str, a.shape] for name, a in packed.items()],
+        }
+        parts = [json.dumps(head).encode(), b"\n", *(a.tobytes() for a in packed.values())]
+        data = b"".join(parts)
         return _MAGIC + zlib.crc32(data).to_bytes(4, "big") + data
 
     @classmethod
@@ -71,22 +75,27 @@ class Snapshot:
         checksum = zlib.crc32(data).to_bytes(4, "big")
         if encoded[:begin] != _MAGIC + checksum:
             raise CorruptCache("the saved index is damaged")
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            tag, samples = arrays["head"].tolist()
-            return cls(
-                tag=tag,
-                samples=samples,
-                policy=arrays["name"].tobytes().decode(),
-                residents=arrays["residents"],
-                sizes=arrays["sizes"],
-                lengths=arrays["lengths"],
-                staged=arrays["staged"],
-                columns=_named(arrays, _POLICY),
-                notes=_named(arrays, _NOTE),
-            )
+        end = data.index(b"\n")
+        head = json.loads(data[:end])
+        arrays: dict[str, np.ndarray] = {}
+        at = end + 1
+        for name, dtype, shape in head["arrays"]:
+            count = math.prod(shape)
+            array = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
+            arrays[name] = array
+            at += array.nbytes
+        return cls(
+            tag=head["tag"],
+            samples=head["samples"],
+            policy=head["policy"],
+            residents=arrays["residents"],
+            sizes=arrays["sizes"],
+            lengths=arrays["lengths"],
+            staged=arrays["staged"],
+            columns=_named(arrays, _POLICY),
+            notes=_named(arrays, _NOTE),
+        )
 
 
-def _named(arrays: np.lib.npyio.NpzFile, prefix: str) -> dict[str, np.ndarray]:
-    return {
-        name.removeprefix(prefix): arrays[name] for name in arrays.files if name.startswith(prefix)
-    }
+def _named(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}

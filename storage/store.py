@@ -72,6 +72,10 @@ class Store(ABC):
         """The index that was kept last; None when there is none."""
 
     @abstractmethod
+    def version(self) -> object:
+        """What changes with every write and save, by this process or another; comparable by ==."""
+
+    @abstractmethod
     def share(self) -> Self:
         """Another handle on the same store."""
 

@@ -144,7 +144,11 @@ class Selector(ABC):
         return {}
 
     def select(self, view: View, state: State, rng: np.random.Generator) -> tuple[Cohort, State]:
-        """Return min(count, feasible) clients and the state for the next round.
+        """Return the cohort and the state for the next round.
+
+        It has min(count, feasible) clients at least. One that appends to what it would choose
+        otherwise says by how many at most; the K that finish first count in any case.
+
 
         Raises:
             NoFeasibleClient: clients are wanted and none is feasible.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedio.config import Experiment, find, from_run_config
+from fedio.config import Experiment, from_run_config
+from fedio.home import open_home
 from fedio.plugins import create
 from fedio.profiles import draw_fleet
 from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOSS, NUM_EXAMPLES, ONE
@@ -52,28 +52,33 @@ def build(make_task: Callable[[Experiment], Task]) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        experiment = from_run_config(context.run_config)
-        folder = RunFolder(Path(find(str(context.run_config["experiment"]))).parent)
+        experiment = from_run_config(context.run_config).for_arm()
         task = make_task(experiment)
-
-        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            rounds = experiment.rounds
-            if server_round % rounds.evaluate_every and server_round != rounds.rounds:
-                return None
-            score = task.evaluate(arrays)
-            return MetricRecord({ACCURACY: score.accuracy, LOSS: score.loss})
-
-        strategy_of(experiment, folder).start(
-            grid,
-            task.initial_arrays,
-            num_rounds=experiment.rounds.rounds,
-            timeout=experiment.rounds.reply_timeout_s,
-            train_config=ConfigRecord(),
-            evaluate_config=ConfigRecord(),
-            evaluate_fn=evaluate,
-        )
+        with open_home(str(context.run_config["experiment"]), experiment) as folder:
+            _play(experiment, folder, task, grid)
 
     return app
+
+
+def _play(experiment: Experiment, folder: RunFolder, task: Task, grid: Grid) -> None:
+    """Run all rounds of an experiment's arm into its run folder."""
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        rounds = experiment.rounds
+        if server_round % rounds.evaluate_every and server_round != rounds.rounds:
+            return None
+        score = task.evaluate(arrays)
+        return MetricRecord({ACCURACY: score.accuracy, LOSS: score.loss})
+
+    strategy_of(experiment, folder).start(
+        grid,
+        task.initial_arrays,
+        num_rounds=experiment.rounds.rounds,
+        timeout=experiment.rounds.reply_timeout_s,
+        train_config=ConfigRecord(),
+        evaluate_config=ConfigRecord(),
+        evaluate_fn=evaluate,
+    )
 
 
 def strategy_of(experiment: Experiment, folder: RunFolder) -> Scheduled:

@@ -14,10 +14,12 @@ class Sampler(ABC):
 
     Attributes:
         samples: n, how many samples the client has.
+        batch_size: B, how many of the accesses make one training step.
     """
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, batch_size: int) -> None:
         self.samples = samples
+        self.batch_size = batch_size
 
     @abstractmethod
     def order(self, resident: np.ndarray, accesses: int, rng: np.random.Generator) -> np.ndarray:

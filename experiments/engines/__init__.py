@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from experiments.engines import inline
+from experiments.engines import flower, inline
 from fedio.config import Experiment
 from fedio.runs import RunFolder
 
-ENGINES: dict[str, Callable[[Experiment, RunFolder], None]] = {"inline": inline.run}
+ENGINES: dict[str, Callable[[Experiment, RunFolder], None]] = {
+    "inline": inline.run,
+    "flower": flower.run,
+}

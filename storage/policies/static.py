@@ -16,6 +16,8 @@ class Static(Policy):
     sooner, so thrashing is the only loss that a cache can avoid. It has no state.
     """
 
+    evicts = False
+
     def access(self, samples: np.ndarray, hit: np.ndarray) -> None:
         """Uses change nothing."""
 

@@ -13,8 +13,8 @@ from clients.samplers import Uniform
 class Raises(Uniform):
     """Raises in the round when a file says so."""
 
-    def __init__(self, samples: int, message: str = "boom") -> None:
-        super().__init__(samples)
+    def __init__(self, samples: int, batch_size: int, message: str = "boom") -> None:
+        super().__init__(samples, batch_size)
         self.message = message
 
     def order(self, resident: np.ndarray, accesses: int, rng: np.random.Generator) -> np.ndarray:
@@ -25,8 +25,8 @@ class Raises(Uniform):
 class Dies(Uniform):
     """Ends its process at once, unless it is the one named."""
 
-    def __init__(self, samples: int, spare: int, mark: str) -> None:
-        super().__init__(samples)
+    def __init__(self, samples: int, batch_size: int, spare: int, mark: str) -> None:
+        super().__init__(samples, batch_size)
         self.spare = spare
         self.mark = Path(mark)
 

@@ -22,6 +22,7 @@ EVERY = [
     ("oort", {"parameters": "fedscale"}),
     ("oort", {"blacklist_rounds": 0, "blacklist_max_len": 1.0, "pacer_step": 1}),
     ("io_aware", {"explore": 1.0}),
+    ("fedcase", {"base": "uniform", "share": 0.6}),
 ]
 CLAIMS = ("utility", "duration_s", "mean_size_bytes", "mean_decode_s")
 SPEEDS = ("compute_s", "upload_bytes_per_s", "origin_read_bytes_per_s", "cache_read_bytes_per_s")
@@ -42,8 +43,9 @@ def select(selector: Selector, view: View, seed: int = 0, state: State | None = 
 
 def check(view: View, cohort: Cohort) -> None:
     """The cohort is feasible, distinct, of the right size and accounted for."""
-    wanted = min(view.count, int(view.feasible.sum()))
     clients = cohort.clients
+    appended = cohort.reasons.why.count("experienced")
+    wanted = min(view.count, int(view.feasible.sum())) + appended
     assert clients.dtype == np.int64
     assert len(clients) == wanted
     assert (np.diff(clients) > 0).all()
@@ -160,13 +162,14 @@ def test_clients_that_are_alike_are_drawn_evenly(
     view = view_of(clients, count, feasible=everyone, **UNIFORM[known])
     state = selector.initial_state(clients)
     rng = np.random.default_rng(20)
-    seen = np.zeros(clients)
-    for _ in range(draws):
-        seen[selector.select(view, state, rng)[0].clients] += 1
-    share, free = count / clients, clients - 1
+    seen, shares, free = np.zeros(clients), np.zeros(draws), clients - 1
+    for turn in range(draws):
+        chosen = selector.select(view, state, rng)[0].clients
+        seen[chosen] += 1
+        shares[turn] = len(chosen) / clients  # more than `count` where a selector appends
     # Inclusions without replacement are less spread than independent ones, by this factor.
-    spread = draws * share * (1 - share) * clients / free
-    statistic = np.sum((seen - draws * share) ** 2) / spread
+    spread = np.sum(shares * (1 - shares)) * clients / free
+    statistic = np.sum((seen - shares.sum()) ** 2) / spread
     # The 99.99 % quantile of chi-square, by Wilson and Hilferty's approximation.
     bound = free * (1 - 2 / (9 * free) + 3.719 * (2 / (9 * free)) ** 0.5) ** 3
     assert statistic < bound

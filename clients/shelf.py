@@ -1,0 +1,43 @@
+"""The shelf: caches of devices that stay open from one participation to the next."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from storage import SampleCache
+
+
+class Shelf:
+    """Keeps caches open, at most so many at a time; the one used longest ago is closed first.
+
+    A cache that changed since this process saved it, in another process or in a participation
+    that failed, is opened anew, from its last saved state.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._caches: OrderedDict[int, SampleCache] = OrderedDict()
+
+    @contextmanager
+    def take(self, partition: int, reopen: Callable[[], SampleCache]) -> Iterator[SampleCache]:
+        """Lend the cache of a device for one participation, opened with `reopen` if need be."""
+        cache = self._caches.pop(partition, None)
+        if cache is not None and not cache.is_current:
+            cache.close()
+            cache = None
+        cache = cache or reopen()
+        try:
+            yield cache
+        except BaseException:
+            cache.close()
+            raise
+        self._caches[partition] = cache
+        while len(self._caches) > self._places:
+            self._caches.popitem(last=False)[1].close()
+
+    def close(self) -> None:
+        """Close all caches."""
+        while self._caches:
+            self._caches.popitem()[1].close()

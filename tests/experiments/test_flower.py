@@ -1,0 +1,248 @@
+"""The flower engine: the inline engine's results on Flower's own runtime, and nothing left."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from experiments.engines import flower, inline
+from experiments.engines.superlink import superlink
+from fedio.config import Experiment, load
+from fedio.errors import InputError, RunError
+from fedio.home import home_of, run_name
+from fedio.runs import CACHES_FOLDER, Run, RunFolder, read_run
+
+Tiny = Callable[..., Experiment]
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written
+PATIENCE_S = 180.0
+
+OUTSIDE = """
+from clients.samplers import Uniform
+
+
+class Backwards(Uniform):
+    '''The uniform sampler's order from its end.'''
+
+    def order(self, *given):
+        return super().order(*given)[::-1].copy()
+
+
+class Stuck(Uniform):
+    '''Says that it was asked, and never answers.'''
+
+    def __init__(self, samples, asked, never):
+        super().__init__(samples)
+        self.asked, self.never = asked, never
+
+    def order(self, *given):
+        with open(self.asked, "w") as pipe:
+            pipe.write("asked")
+        with open(self.never) as pipe:
+            pipe.read()
+"""
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary files go; in the end none is there, nor a process that used it."""
+    path = Path(tempfile.mkdtemp(prefix="f-", dir="/tmp"))
+    segments = set(SHARED_MEMORY.glob("*plasma*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    yield path
+    assert not list(path.iterdir())
+    assert not users_of(path)
+    assert set(SHARED_MEMORY.glob("*plasma*")) <= segments
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's working directory with a module of plug-ins."""
+    path = tmp_path / "user"
+    path.mkdir()
+    (path / "outside.py").write_text(OUTSIDE)
+    monkeypatch.chdir(path)
+    return path
+
+
+def users_of(folder: Path) -> list[psutil.Process]:
+    """Return the processes whose Flower home is below a folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            home = process.environ().get("FLWR_HOME", "")
+        except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+        if home.startswith(f"{folder}/"):
+            found.append(process)
+    return found
+
+
+def lines(run: Run) -> tuple[str, str]:
+    return (run.path / "rounds.jsonl").read_text(), (run.path / "clients.jsonl").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("temporary")
+def test_it_does_what_inline_does_also_with_a_plugin_from_outside(
+    tiny: Tiny,
+    tmp_path: Path,
+    outside: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = tiny("arms.one.sampler='outside:Backwards'", "engine.workers=2")
+    folders = [RunFolder.create(tmp_path / name, experiment) for name in ("flower", "inline")]
+    flower.run(experiment, folders[0])
+    monkeypatch.syspath_prepend(outside)
+    inline.run(tiny("arms.one.sampler='outside:Backwards'"), folders[1])
+    there, here = (read_run(folder.path) for folder in folders)
+    assert there.summary["model_hash"] == here.summary["model_hash"]
+    assert lines(there) == lines(here)
+    assert there.summary["demand_hits"] > 0
+    assert there.summary["evictions"] > 0
+    assert not (there.path / CACHES_FOLDER).exists()
+    inline.run(tiny(), RunFolder.create(tmp_path / "own", tiny()))
+    assert read_run(tmp_path / "own").summary["model_hash"] != here.summary["model_hash"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("temporary")
+def test_the_first_traceback_with_round_and_partition_is_in_the_error(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    experiment = tiny(
+        "arms.one.sampler='tests.experiments.failing:Raises'",
+        "rounds.empty_rounds=1",
+        "rounds.cohort=6",
+        "rounds.over_commitment=1.0",
+        "engine.workers=1",
+    )
+    with pytest.raises(RunError) as caught:
+        flower.run(experiment, RunFolder.create(tmp_path / "run", experiment))
+    said = str(caught.value)
+    assert "round 1, partition 0: ValueError: boom" in said.splitlines()[0]
+    assert "Traceback" in said
+    assert "failing.py" in said
+    assert not (tmp_path / "run" / CACHES_FOLDER).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("temporary")
+def test_what_the_user_has_to_put_right_is_an_input_error(tiny: Tiny, tmp_path: Path) -> None:
+    experiment = tiny("arms.one.selector='nobody'", "engine.workers=1", "cache.keep=true")
+    with pytest.raises(InputError, match="unknown selector 'nobody'"):
+        flower.run(experiment, RunFolder.create(tmp_path / "run", experiment))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_whatever_ends_it_ends_all_that_it_started(
+    tiny: Tiny, tmp_path: Path, outside: Path, temporary: Path, number: signal.Signals
+) -> None:
+    asked, never = outside / "asked", outside / "never"
+    os.mkfifo(asked)
+    os.mkfifo(never)
+    file = outside / "stuck.toml"
+    sampler = f"{{name='outside:Stuck', args={{asked='{asked}', never='{never}'}}}}"
+    file.write_text(tiny(f"arms.one.sampler={sampler}", "engine.workers=1").to_toml())
+    words = outside / "words"
+    command = "import sys, experiments.cli; sys.exit(experiments.cli.main())"
+    options = ["run", str(file), "--engine", "flower", "--out", str(tmp_path / "run")]
+    paths = os.pathsep.join([str(CHECKOUT), str(outside)])
+    told = os.open(asked, os.O_RDONLY | os.O_NONBLOCK)
+    with (
+        words.open("wb") as stderr,
+        subprocess.Popen(  # noqa: S603 - a fixed command
+            [sys.executable, "-c", command, *options],
+            env=os.environ | {"PYTHONPATH": paths, "TMPDIR": str(temporary)},
+            stderr=stderr,
+        ) as engine,
+    ):
+        ended = os.pidfd_open(engine.pid)
+        try:
+            ready, _, _ = select.select([told, ended], [], [], PATIENCE_S)
+            assert ready == [told], words.read_text()
+            family = psutil.Process(engine.pid).children(recursive=True)
+            assert len(family) > 3
+            engine.send_signal(number)
+            engine.wait(PATIENCE_S)
+            _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
+        finally:
+            engine.kill()
+            os.close(told)
+            os.close(ended)
+    assert not alive
+    assert engine.returncode == (130 if number == signal.SIGINT else -number)
+    assert (tmp_path / "run" / CACHES_FOLDER).exists() == (number == signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("temporary")
+def test_flwr_run_by_hand_works_from_a_checkout(tiny: Tiny, tiny_file: Path, outside: Path) -> None:
+    federation = "num-supernodes=6 client-resources-num-cpus=1 init-args-num-cpus=1"
+    overrides = r"rounds.rounds=2\nseed=3"
+    with superlink() as link:
+        run_id = link.start(
+            CHECKOUT, federation, f'experiment="{tiny_file}" overrides="{overrides}"'
+        )
+        status, details, log = link.wait(run_id)
+    assert status == "finished:completed", details + log
+    experiment = tiny("rounds.rounds=2", "seed=3")
+    done = read_run(outside / "runs" / run_name(experiment))
+    assert done.experiment == experiment
+    inline.run(experiment, RunFolder.create(outside / "inline", experiment))
+    assert lines(done) == lines(read_run(outside / "inline"))
+    assert not (done.path / CACHES_FOLDER).exists()
+    assert not (tiny_file.parent / CACHES_FOLDER).exists()
+
+
+def test_caches_in_memory_are_refused(tiny: Tiny, tmp_path: Path) -> None:
+    experiment = tiny("cache.store='memory'")
+    with pytest.raises(InputError, match=r"cache\.store=lmdb"):
+        flower.run(experiment, RunFolder.create(tmp_path / "run", experiment))
+
+
+def test_without_ray_the_extra_is_named(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(InputError, match=r"fedio\[simulation\]"):
+        flower.check(tiny())
+
+
+def test_there_are_never_more_actors_than_clients(tiny: Tiny) -> None:
+    assert "init-args-num-cpus=3" in flower.federation_config(tiny("engine.workers=3"))
+    assert "init-args-num-cpus=6" in flower.federation_config(tiny("engine.workers=99"))
+
+
+def test_an_error_that_is_not_of_the_app_shows_the_end_of_the_log() -> None:
+    log = "".join(f"line {number}\n" for number in range(100))
+    error = flower.failure("finished:failed", "Task failed with unknown error.", log)
+    assert isinstance(error, RunError)
+    assert "unknown error" in str(error).splitlines()[0]
+    assert str(error).endswith("line 99")
+    assert "line 1\n" not in str(error)
+
+
+def test_a_run_lives_beside_its_config_and_another_file_names_no_place(
+    tiny: Tiny, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny()
+    folder = RunFolder.create(tmp_path / "run", experiment)
+    assert home_of(str(folder.path / "config.toml"), experiment) == folder.path
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "runs" / run_name(experiment)
+    assert home_of(str(tiny_file), experiment) == elsewhere
+    assert home_of(str(tiny_file), load(tiny_file)) == elsewhere
+    assert home_of("smoke", experiment) == elsewhere

@@ -24,8 +24,9 @@ from experiments.progress import watch
 from experiments.table import number, percent, print_table, seconds
 from fedio.config import Experiment, Spec, find, load, presets
 from fedio.errors import InputError
+from fedio.output import dumps, reserved, write_text
 from fedio.profiles import known_profiles, load_profile
-from fedio.runs import Row, Run, RunFolder, dumps, find_runs, read_run, write_text
+from fedio.runs import Row, Run, RunFolder, check_reusable, find_runs, read_run
 from storage.policies import POLICIES
 from strategies.selectors import SELECTORS
 
@@ -53,10 +54,12 @@ def run(options: argparse.Namespace) -> None:
     default = f"{experiment.name}-{experiment.arm}-s{experiment.seed}-{experiment.digest[:6]}"
     out = options.out or Path("runs") / default
     _check_json(options.json)
-    folder = RunFolder.create(out, experiment)
+    check_reusable(out, experiment)
     name = f"{experiment.arm}, seed {experiment.seed}"
-    with watch({name: out}, experiment.rounds.rounds, progress_console):
-        ENGINES[options.engine](experiment, folder)
+    with reserved(out):
+        folder = RunFolder.create(out, experiment)
+        with watch({name: out}, experiment.rounds.rounds, progress_console):
+            ENGINES[options.engine](experiment, folder)
     done = read_run(out)
     _print_summary(done)
     _write_json(options.json, done.summary)
@@ -68,9 +71,10 @@ def compare(options: argparse.Namespace) -> None:
     out = options.out or Path("runs") / f"compare-{experiment.name}"
     _check_json(options.json)
     plan = comparison.plan(experiment, out, quick=options.quick, seeds=options.seeds)
-    folders = comparison.execute(
-        plan, progress_console, workers=options.jobs, reuse=not options.no_cache
-    )
+    with reserved(out):
+        folders = comparison.execute(
+            plan, progress_console, workers=options.jobs, reuse=not options.no_cache
+        )
     runs = [read_run(folder) for folder in folders]
     figures = compare_json(
         runs,
@@ -89,7 +93,7 @@ def report(options: argparse.Namespace) -> None:
             raise InputError(f"--round explains one run, and these are {len(runs)}; name one")
         print_round(out_console, runs[0], options.round)
         return
-    out = options.out or options.runs[0]
+    out = _report_folder(options)
     if options.export:
         for path in reports.export(runs, out, options.export):
             out_console.print(path)
@@ -101,7 +105,7 @@ def plot(options: argparse.Namespace) -> None:
     """Draw the plots."""
     runs = [read_run(path) for path in find_runs(options.runs)]
     target = options.target or runs[0].experiment.compare.target_accuracy
-    for path in plots.write(runs, options.out or options.runs[0], target):
+    for path in plots.write(runs, _report_folder(options), target):
         out_console.print(path)
 
 
@@ -140,6 +144,12 @@ def doctor(options: argparse.Namespace) -> None:
     """Check the installation."""
     del options
     checks.check(out_console)
+
+
+def _report_folder(options: argparse.Namespace) -> Path:
+    """Return where a report goes: beside the runs if they are in one folder."""
+    alone: Path = options.runs[0]
+    return options.out or (alone if len(options.runs) == 1 else Path("runs") / "report")
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
+import os
+import threading
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from rich.console import Console
@@ -14,16 +16,10 @@ from experiments.engines import inline
 from experiments.logs import quiet
 from experiments.progress import watch
 from fedio.config import Experiment, differing_keys, load
+from fedio.environment import code_digest
 from fedio.errors import InputError
-from fedio.runs import (
-    ENV_FILE,
-    SUMMARY_FILE,
-    RunFolder,
-    check_reusable,
-    code_digest,
-    make_folder,
-    write_text,
-)
+from fedio.output import is_empty, write_text
+from fedio.runs import SUMMARY_FILE, RunFolder, check_reusable, read_run
 
 COMPARISON_FILE = "comparison.toml"
 
@@ -88,7 +84,6 @@ def execute(plan: Plan, console: Console, *, workers: int, reuse: bool) -> list[
     Raises:
         RunError: a run failed.
     """
-    make_folder(plan.out)
     write_text(plan.out / COMPARISON_FILE, plan.experiment.to_toml())
     jobs = [job for job in plan.jobs if not (reuse and _is_complete(job))]
     if len(jobs) < len(plan.jobs):
@@ -108,7 +103,7 @@ def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> None:
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([inline.__name__])
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=quiet) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=begin_job) as pool:
         runs = [pool.submit(inline.run, job.experiment, folder) for job, folder in folders]
         try:
             for run in as_completed(runs):
@@ -117,12 +112,30 @@ def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> None:
             pool.shutdown(cancel_futures=True)
 
 
+def begin_job() -> None:
+    """Set up a process that runs jobs: it ends when the one that started it does."""
+    quiet()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """Wait for another process to end, however that happens, and end this one at once."""
+    wait([sentinel])
+    os._exit(1)
+
+
 def _is_complete(job: Job) -> bool:
     """Tell whether the job's folder holds its results, from this very code."""
     if not (job.folder / SUMMARY_FILE).is_file():
         return False
-    env = json.loads((job.folder / ENV_FILE).read_text())
-    return bool(env.get("digest") == job.experiment.digest and env.get("code") == code_digest())
+    try:
+        env = read_run(job.folder).env
+    except InputError:
+        return False
+    same = env.get("digest"), env.get("code")
+    return same == (job.experiment.digest, code_digest(job.experiment))
 
 
 def _check_folder(experiment: Experiment, out: Path) -> None:
@@ -131,7 +144,7 @@ def _check_folder(experiment: Experiment, out: Path) -> None:
         return
     if not out.is_dir():
         raise InputError(f"{out} is a file; name a folder with --out")
-    if not any(out.iterdir()):
+    if is_empty(out):
         return
     if not (out / COMPARISON_FILE).is_file():
         raise InputError(f"{out} is not empty and holds no comparison; name another --out")

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
-import sys
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedio.config import Experiment, differing_keys, load
+from fedio.environment import environment
 from fedio.errors import InputError
+from fedio.output import dumps, is_empty, make_folder, write_text
+
+logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "config.toml"
 ENV_FILE = "env.json"
@@ -103,7 +104,7 @@ def read_run(path: Path) -> Run:
             f"the run in {path} did not finish: it has no {', '.join(missing)}; run it again"
         )
     try:
-        return Run(
+        run = Run(
             path=path,
             experiment=load(path / CONFIG_FILE),
             env=json.loads((path / ENV_FILE).read_text()),
@@ -111,39 +112,44 @@ def read_run(path: Path) -> Run:
             clients=_lines(path / CLIENTS_FILE),
             summary=json.loads((path / SUMMARY_FILE).read_text()),
         )
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} holds a damaged run: {error}; run it again") from error
+        _check_whole(run)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} holds a damaged run ({error}); run it again") from error
+    return run
+
+
+def _check_whole(run: Run) -> None:
+    """Check that each round was written once, and no participation twice.
+
+    Raises:
+        ValueError: some are missing or doubled.
+    """
+    numbers = [row["round"] for row in run.rounds]
+    if numbers != list(range(run.summary["rounds"] + 1)):
+        raise ValueError(f"its rounds are not 0 to {run.summary['rounds']}, each once")
+    participations = {(row["round"], row["client"]) for row in run.clients}
+    if len(participations) < len(run.clients):
+        raise ValueError("it has a participation twice")
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """Return the run folders among `paths` and below them, sorted.
+    """Return the run folders among `paths`, and the finished ones below them, sorted.
 
     Raises:
         InputError: a path holds none.
     """
-    found: list[Path] = []
+    found: dict[Path, None] = {}
     for path in paths:
         inside = sorted(file.parent for file in path.rglob(CONFIG_FILE)) if path.is_dir() else []
-        if not inside:
-            raise InputError(f"no run in {path}: name a folder that fedio run or compare wrote")
-        found += [run for run in inside if run not in found]
-    return found
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder, and its parents, to write to.
-
-    Raises:
-        InputError: it is a file, or cannot be written.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise InputError(f"{path} is a file; name a folder with --out") from error
-    except OSError as error:
-        raise _unwritable(path, error.strerror) from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise _unwritable(path, "permission denied")
+        finished = [run for run in inside if run == path or (run / SUMMARY_FILE).is_file()]
+        if not finished:
+            raise InputError(f"no finished run in {path}; name what fedio run or compare wrote")
+        if len(finished) < len(inside):
+            logger.warning("%d unfinished runs in %s left out", len(inside) - len(finished), path)
+        found |= dict.fromkeys(finished)
+    return list(found)
 
 
 def check_reusable(path: Path, experiment: Experiment) -> None:
@@ -156,7 +162,7 @@ def check_reusable(path: Path, experiment: Experiment) -> None:
         return
     if not path.is_dir():
         raise InputError(f"{path} is a file; name a folder with --out")
-    if not any(path.iterdir()):
+    if is_empty(path):
         return
     if not (path / CONFIG_FILE).is_file():
         raise InputError(f"{path} is not empty and holds no run; name another --out")
@@ -168,36 +174,6 @@ def check_reusable(path: Path, experiment: Experiment) -> None:
         )
 
 
-def environment(experiment: Experiment) -> Row:
-    """Return what the run depends on beside its configuration."""
-    import torch  # noqa: PLC0415 - a run has it loaded; a reader of runs need not
-
-    packages = ("fedio", "flwr", "torch", "torchvision", "numpy", "lmdb", "pillow", "flwr-datasets")
-    return {
-        "versions": {name: _version(name) for name in packages},
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "instruction_set": torch.backends.cpu.get_cpu_capability(),
-        "commit": _commit(),
-        "code": code_digest(),
-        "seed": experiment.seed,
-        "digest": experiment.digest,
-        "command": " ".join(["fedio", *sys.argv[1:]]),
-    }
-
-
-def code_digest() -> str:
-    """Return a hash of fedio's own source and device figures, on which results depend."""
-    digest = hashlib.sha256()
-    top = Path(__file__).resolve().parent.parent
-    for house in ("storage", "fedio", "clients", "strategies", "experiments"):
-        for path in sorted((top / house).rglob("*")):
-            if path.suffix in {".py", ".toml"} and path.parent.name != "presets":
-                digest.update(str(path.relative_to(top)).encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     """Return the SHA-256 of named arrays: names, types, shapes and values."""
     digest = hashlib.sha256()
@@ -207,56 +183,5 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def dumps(value: object, indent: int | None = None) -> str:
-    """Return `value` as JSON, with NumPy's numbers and arrays as plain ones and NaN as null."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file in one step, so that no reader ever sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
-
-
-def _unwritable(path: Path, why: str | None) -> InputError:
-    return InputError(f"cannot write to {path}: {why}; name another folder with --out")
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
-
-
 def _lines(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """Return the commit of the checkout this runs from, read from git's own files."""
-    git = Path(__file__).resolve().parent.parent / ".git"
-    try:
-        head = (git / "HEAD").read_text().strip()
-        if not head.startswith("ref: "):
-            return head
-        ref = head.removeprefix("ref: ")
-        if (git / ref).is_file():
-            return (git / ref).read_text().strip()
-        packed = (git / "packed-refs").read_text().splitlines()
-        return next((line.split()[0] for line in packed if line.endswith(ref)), None)
-    except OSError:
-        return None

@@ -141,6 +141,7 @@ class Scheduled(Strategy):
                 result.train_metrics_clientapp[server_round] = metrics
             accuracy, loss = self._evaluate(server_round, arrays, evaluate_fn, result)
             self._close(accuracy, loss)
+        self._trouble.finish()
         result.arrays = arrays
         config = ConfigRecord() if evaluate_config is None else evaluate_config
         messages = self.configure_evaluate(num_rounds, arrays, config, grid)

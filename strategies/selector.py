@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from fedio.errors import RunError
+from fedio.errors import InputError, RunError
 from strategies.fleet import Fleet
 
 # A selector's memory: named arrays, so that a checkpoint is the state. Never changed in place.
@@ -160,7 +160,35 @@ class Selector(ABC):
             raise NoFeasibleClient(
                 f"round {view.round}: none of {len(view.fleet)} clients is idle and known"
             )
-        return self.choose(view, candidates, state, rng)
+        cohort, state = self.choose(view, candidates, state, rng)
+        self._check(cohort, view, candidates)
+        return cohort, state
+
+    def _check(self, cohort: Cohort, view: View, candidates: np.ndarray) -> None:
+        """Check what `choose` gave, so that a mistake in it cannot pass as a result.
+
+        Raises:
+            InputError: it is no cohort of enough distinct candidates with their work and reasons.
+        """
+        who, least = type(self).__name__, min(view.count, len(candidates))
+        if not isinstance(cohort, Cohort):
+            raise InputError(f"selector {who} gave a {type(cohort).__name__}, not a Cohort")
+        clients, steps = np.asarray(cohort.clients), np.asarray(cohort.local_steps)
+        wrong = None
+        if clients.dtype != np.int64 or clients.ndim != 1:
+            wrong = f"clients of type {clients.dtype} and {clients.ndim} dimensions, not int64 [k]"
+        elif len(np.unique(clients)) < len(clients):
+            wrong = "a client twice"
+        elif not np.isin(clients, candidates).all():
+            wrong = f"client {np.setdiff1d(clients, candidates)[0]}, which is not feasible"
+        elif len(clients) < least:
+            wrong = f"{len(clients)} clients where {least} were wanted and feasible"
+        elif steps.shape != clients.shape or not (steps >= 1).all():
+            wrong = "local steps that are not one positive number per client"
+        elif len(cohort.reasons.why) != len(clients):
+            wrong = "reasons that are not one per client"
+        if wrong:
+            raise InputError(f"round {view.round}: selector {who} chose {wrong}")
 
     @abstractmethod
     def choose(

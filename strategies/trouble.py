@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import NoReturn
 
 from fedio.errors import RunError
 from strategies.round import Problem
@@ -20,6 +21,7 @@ class Trouble:
         self._empty = 0
         self._first = "every reply came after the deadline"
         self._quiet = True
+        self._counted = 0
 
     def note(self, server_round: int, problems: Mapping[int, Problem]) -> None:
         """Take note of what is wrong with the replies of clients, by partition."""
@@ -36,8 +38,21 @@ class Trouble:
             RunError: too many rounds in a row brought none; it ends with the first problem.
         """
         self._empty = 0 if counted else self._empty + 1
+        self._counted += counted
         if self._empty >= self._allowed:
-            raise RunError(
-                f"{self._empty} rounds in a row brought no usable reply; the first problem: "
-                f"{self._first}"
-            )
+            self._give_up()
+
+    def finish(self) -> None:
+        """Take note that all rounds are over.
+
+        Raises:
+            RunError: not one reply counted in the whole run.
+        """
+        if not self._counted:
+            self._give_up()
+
+    def _give_up(self) -> NoReturn:
+        raise RunError(
+            f"{self._empty} rounds in a row brought no usable reply; the first problem: "
+            f"{self._first}"
+        )

@@ -65,7 +65,7 @@ class IOAware(Selector):
         exploited = best[draw(score[best], exploit, rng)]
         others = np.delete(np.arange(len(candidates)), exploited)
         explored = others[draw((age / seconds)[others], explore, rng)]
-        details = {"score": score, "utility": utility, "predicted_s": predicted_s}
+        details = {"score": score, "utility": utility, "assumed_s": predicted_s}
         picked = {"exploit": exploited, "explore": explored}
         return Cohort.of(view, candidates, picked, best, details), dict(state)
 

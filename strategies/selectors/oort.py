@@ -95,7 +95,7 @@ class Oort(Selector):
             pool,
             {"exploit": exploited, "explore": explored},
             np.concatenate([best, window]),
-            {"score": score, "utility": utility, "predicted_s": duration_s},
+            {"score": score, "utility": utility, "assumed_s": duration_s},
         )
         return cohort, {
             "exploration": np.array(exploration),

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedio.config import Experiment
-from fedio.runs import Row, dumps, write_text
+from fedio.output import dumps, write_text
+from fedio.runs import Row
 
 PHASES = ("download_s", "origin_s", "cache_s", "decode_s", "compute_s", "write_s", "upload_s")
 COUNTS = (

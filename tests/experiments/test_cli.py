@@ -39,7 +39,7 @@ def text_of(folder: Path) -> dict[str, bytes]:
         (["run"], "required: PRESET|FILE"),
         (["compare", "smoke", "--target", "2"], "compare.target_accuracy"),
         (["compare", "smoke", "--seeds", "0"], "needs a number from 1 on"),
-        (["report", "nowhere"], "no run in nowhere"),
+        (["report", "nowhere"], "no finished run in nowhere"),
         (["list", "everything"], "invalid choice"),
         (["dance"], "invalid choice: 'dance'"),
         ([], "required: COMMAND"),

@@ -10,16 +10,18 @@ import pytest
 
 from fedio.config import Experiment
 from fedio.errors import InputError
-from fedio.runs import RunFolder, dumps, find_runs, hash_arrays, read_run
+from fedio.output import dumps, reserved
+from fedio.runs import RunFolder, find_runs, hash_arrays, read_run
 
 EXPERIMENT = Experiment(name="x")
 
 
 def finished(path: Path) -> RunFolder:
     folder = RunFolder.create(path, EXPERIMENT)
-    folder.append_round({"round": 0, "accuracy": np.float64(0.5), "selected": np.arange(2)})
-    folder.append_clients([{"client": np.int64(1), "utility": float("nan")}])
-    folder.finish({"rounds": 0})
+    folder.append_round({"round": 0, "accuracy": np.float64(0.5), "selected": []})
+    folder.append_round({"round": 1, "accuracy": None, "selected": np.arange(1, 2)})
+    folder.append_clients([{"round": 1, "client": np.int64(1), "utility": float("nan")}])
+    folder.finish({"rounds": 1})
     return folder
 
 
@@ -27,8 +29,11 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     run = read_run(tmp_path / "run")
     assert run.experiment == EXPERIMENT
-    assert run.rounds == [{"round": 0, "accuracy": 0.5, "selected": [0, 1]}]
-    assert run.clients == [{"client": 1, "utility": None}]
+    assert run.rounds == [
+        {"round": 0, "accuracy": 0.5, "selected": []},
+        {"round": 1, "accuracy": None, "selected": [1]},
+    ]
+    assert run.clients == [{"round": 1, "client": 1, "utility": None}]
     assert run.env["digest"] == EXPERIMENT.digest
     assert run.env["versions"]["flwr"].startswith("1.42")
 
@@ -71,15 +76,51 @@ def test_runs_are_found_below_a_folder(tmp_path: Path) -> None:
     finished(tmp_path / "b")
     finished(tmp_path / "a")
     assert [p.name for p in find_runs([tmp_path, tmp_path / "b"])] == ["a", "b"]
-    with pytest.raises(InputError, match="no run in"):
+    with pytest.raises(InputError, match="no finished run in"):
         find_runs([tmp_path / "c"])
 
 
-def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
+def test_unfinished_runs_below_a_folder_are_left_out_and_alone_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    finished(tmp_path / "a")
+    RunFolder.create(tmp_path / "b", EXPERIMENT)
+    assert [p.name for p in find_runs([tmp_path])] == ["a"]
+    assert "1 unfinished runs" in caplog.text
+    with pytest.raises(InputError, match="did not finish"):
+        read_run(find_runs([tmp_path / "b"])[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rounds.jsonl", '{"round": 0'),
+        ("rounds.jsonl", ""),
+        ("rounds.jsonl", '{"round": 0, "selected": []}\n' * 2),
+        ("rounds.jsonl", "[1]\n"),
+        ("clients.jsonl", '{"round": 1, "client": 1}\n' * 2),
+        ("summary.json", "{}"),
+        ("summary.json", "[]"),
+        ("env.json", "\x00"),
+        ("config.toml", "name = 3"),
+        ("config.toml", "= ="),
+    ],
+)
+def test_a_damaged_run_is_refused_in_one_line(tmp_path: Path, name: str, content: str) -> None:
     finished(tmp_path)
-    (tmp_path / "rounds.jsonl").write_text('{"round": 0')
-    with pytest.raises(InputError, match="damaged"):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError) as caught:
         read_run(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_process_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
+    with reserved(tmp_path / "out"):
+        second = reserved(tmp_path / "out")
+        with pytest.raises(InputError, match="another fedio is writing"):
+            second.__enter__()
+    with reserved(tmp_path / "out"):
+        RunFolder.create(tmp_path / "out", EXPERIMENT)
 
 
 def test_json_has_no_nan() -> None:

@@ -55,7 +55,7 @@ def test_score_by_hand(view_of: ViewOf) -> None:
     np.testing.assert_allclose(scores(view), expected)
     details = select(IOAware(), view).reasons.details
     np.testing.assert_allclose(details["utility"], [80, 160, 240, 240])
-    np.testing.assert_allclose(details["predicted_s"], [cold, some, warm, cold])
+    np.testing.assert_allclose(details["assumed_s"], [cold, some, warm, cold])
 
 
 def test_turns_are_rounds_in_units_of_a_uniform_selectors_wait(view_of: ViewOf) -> None:

@@ -87,7 +87,7 @@ def test_preferred_duration_and_penalty_by_hand(view_of: ViewOf) -> None:
     )
     cohort, _ = select(Oort(round_threshold=50), view)
     np.testing.assert_allclose(cohort.reasons.details["score"], [1.0, 0.36, 1.0, 0.5625, 1.0])
-    assert cohort.reasons.details["predicted_s"].tolist() == [10.0, 50.0, 30.0, 40.0, 20.0]
+    assert cohort.reasons.details["assumed_s"].tolist() == [10.0, 50.0, 30.0, 40.0, 20.0]
     assert cohort.reasons.why == ["exploit"] * 5
 
 
@@ -106,12 +106,12 @@ def test_untried_clients_by_hand(view_of: ViewOf) -> None:
     assert cohort.reasons.why == ["exploit", "explore", "explore", "explore"]
     np.testing.assert_allclose(cohort.reasons.details["score"][1:], [25.0, 40.0, 40.0])
     np.testing.assert_allclose(cohort.reasons.details["utility"], [1.0, 100.0, 160.0, 160.0])
-    np.testing.assert_allclose(cohort.reasons.details["predicted_s"], [2.3, 4.6, 4.6, 4.6])
+    np.testing.assert_allclose(cohort.reasons.details["assumed_s"], [2.3, 4.6, 4.6, 4.6])
 
 
 def test_registered_duration_knows_nothing_of_storage(view_of: ViewOf) -> None:
     slow = view_of(3, 3, origin_read_bytes_per_s=[1.0, 1e6, np.nan], mean_decode_s=[0, 9, np.nan])
-    predicted = select(Oort(), slow)[0].reasons.details["predicted_s"]
+    predicted = select(Oort(), slow)[0].reasons.details["assumed_s"]
     np.testing.assert_allclose(predicted, [4.6, 4.6, 4.6])
 
 

@@ -119,12 +119,25 @@ def test_what_a_late_client_says_is_not_known_before_it_arrives(tmp_path: Path) 
 
 
 def test_when_all_are_busy_the_clock_moves_to_the_first_that_is_idle(tmp_path: Path) -> None:
-    run, _, _ = play(tmp_path, rounds=2, seconds=(1.0, 9.0), cohort=2, deadline_s=0.5)
+    def script(client: int, server_round: int) -> dict[str, Any]:
+        samples = 20 if server_round == 1 else 1
+        return trains(client, server_round) | {"meter": {"trained_samples": samples}}
+
+    run, _, _ = play(
+        tmp_path, script, rounds=2, seconds=(1.0, 9.0), cohort=2, deadline_s=5.0, empty_rounds=3
+    )
     assert run.rounds[1]["counted"] == []
-    assert run.rounds[1]["end_s"] == 0.5
-    # Client 0 is idle at 10 s, client 1 at 90 s.
-    assert run.rounds[2]["start_s"] == pytest.approx(10.0)
-    assert run.rounds[2]["selected"] == [0]
+    assert run.rounds[1]["end_s"] == 5.0
+    # Client 0 is idle at 20 s, client 1 at 180 s.
+    assert run.rounds[2]["start_s"] == pytest.approx(20.0)
+    assert run.rounds[2]["selected"] == run.rounds[2]["counted"] == [0]
+    assert run.rounds[2]["end_s"] == pytest.approx(25.0)
+
+
+def test_a_run_in_which_nothing_counts_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="boom"):
+        play(tmp_path, lambda *_: ValueError("boom"), rounds=2, cohort=5, empty_rounds=9)
+    assert not (tmp_path / "summary.json").exists()
 
 
 def test_a_bad_reply_alone_is_left_out(tmp_path: Path) -> None:

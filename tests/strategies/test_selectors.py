@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedio.errors import InputError
 from strategies.fleet import Fleet
-from strategies.selector import Cohort, NoFeasibleClient, Selector, State, View
+from strategies.selector import Cohort, NoFeasibleClient, Reasons, Selector, State, View
 from strategies.selectors import SELECTORS
 
 ViewOf = Callable[..., View]
@@ -274,3 +275,41 @@ def test_a_million_clients(selector: Selector, view_of: ViewOf) -> None:
         feasible=rng.random(clients) < 0.5,
     )
     check(view, select(selector, view))
+
+
+class Chooses(Selector):
+    """Chooses whatever it is told."""
+
+    def __init__(self, cohort: Cohort) -> None:
+        self.cohort = cohort
+
+    def choose(
+        self, view: View, candidates: np.ndarray, state: State, rng: np.random.Generator
+    ) -> tuple[Cohort, State]:
+        del view, candidates, rng
+        return self.cohort, state
+
+
+@pytest.mark.parametrize(
+    ("clients", "steps", "why", "said"),
+    [
+        ([0, 0, 1], [8, 8, 8], ["a"] * 3, "a client twice"),
+        ([0, 1], [8, 8], ["a"] * 2, "2 clients where 3 were wanted"),
+        ([], [], [], "0 clients where 3 were wanted"),
+        ([0, 1, 99], [8] * 3, ["a"] * 3, "client 99, which is not feasible"),
+        ([0, 1, -1], [8] * 3, ["a"] * 3, "client -1, which is not feasible"),
+        ([0, 1, 2], [8, 8], ["a"] * 3, "one positive number per client"),
+        ([0, 1, 2], [8, 0, 8], ["a"] * 3, "one positive number per client"),
+        ([0, 1, 2], [8] * 3, ["a"], "reasons that are not one per client"),
+        ([0.0, 1.0, 2.0], [8] * 3, ["a"] * 3, "not int64"),
+    ],
+)
+def test_a_selector_that_chooses_wrongly_is_named(
+    view_of: ViewOf, clients: list[int], steps: list[int], why: list[str], said: str
+) -> None:
+    ids = np.array(clients) if clients else np.empty(0, np.int64)
+    cohort = Cohort(ids, np.array(steps, np.int64), Reasons(why, {}, {}))
+    with pytest.raises(InputError, match=f"round 10: selector Chooses chose .*{said}"):
+        Chooses(cohort).select(view_of(9, 3), {}, np.random.default_rng(0))
+    with pytest.raises(InputError, match="gave a list, not a Cohort"):
+        Chooses([1, 2, 3]).select(view_of(9, 3), {}, np.random.default_rng(0))  # type: ignore[arg-type]

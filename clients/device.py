@@ -19,7 +19,7 @@ from clients.shelf import Shelf
 from clients.trainer import Evaluation, Trainer
 from fedio.config import Experiment
 from fedio.plugins import create
-from fedio.profiles import Speeds, draw_fleet
+from fedio.profiles import Speeds, fleet_of
 from fedio.protocol import Claims, Meter, ProfileClaims
 from fedio.runs import CACHES_FOLDER
 from fedio.seeds import Purpose, rng
@@ -59,13 +59,7 @@ class Host:
         self.trainer = Trainer(
             build(experiment.model, train.shape, train.classes, weights), experiment.training
         )
-        _, self.speeds = draw_fleet(
-            experiment.fleet.profiles,
-            experiment.data.clients,
-            rng(experiment.seed, Purpose.FLEET),
-            timing_model=experiment.timing.model,
-            spread=experiment.fleet.spread,
-        )
+        _, self.speeds = fleet_of(experiment)
         self.shelf = Shelf(OPEN_CACHES)
         self._devices: dict[int, Device] = {}
 

@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     quiet()
+    # Plug-ins beside the experiment: named package.module:Class, found as `python -m` finds them.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     try:
         options = _parser().parse_args(given)
         command: Callable[[argparse.Namespace], None] = options.command

@@ -8,6 +8,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -41,15 +42,30 @@ def check_experiment(experiment: Experiment) -> None:
     Raises:
         InputError: a plug-in, a profile, the accelerator or the data is not to be had.
     """
-    resolve(experiment.model, MODELS, "model")
     find_accelerator(experiment.training.accelerator)
-    for name in experiment.fleet.profiles:
-        load_profile(name)
-    for arm in experiment.arms.values():
-        create(arm.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
-        create(arm.policy, POLICIES, Policy, 1)  # type: ignore[type-abstract]
-        create(arm.sampler, SAMPLERS, Sampler, 1, 1)  # type: ignore[type-abstract]
-    prepare(experiment)
+    with _at("model"):
+        resolve(experiment.model, MODELS, "model")
+    with _at("fleet.profiles"):
+        for name in experiment.fleet.profiles:
+            load_profile(name)
+    for name, arm in experiment.arms.items():
+        with _at(f"arms.{name}.selector"):
+            create(arm.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
+        with _at(f"arms.{name}.policy"):
+            create(arm.policy, POLICIES, Policy, 1)  # type: ignore[type-abstract]
+        with _at(f"arms.{name}.sampler"):
+            create(arm.sampler, SAMPLERS, Sampler, 1, 1)  # type: ignore[type-abstract]
+    with _at("data"):
+        prepare(experiment)
+
+
+@contextmanager
+def _at(key: str) -> Iterator[None]:
+    """Say at which key of the experiment a wrong input is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{key}: {error}") from error
 
 
 def check(console: Console) -> None:

@@ -24,12 +24,14 @@ class Participation:
     """One selected client in one round; seconds are virtual, none where they are not known.
 
     Attributes:
+        device: the name of its profile.
         why: the selector's reason with its details, such as `explore, score 0.25`.
         phases_s: seconds by phase, empty if it failed.
         problem: what went wrong, if something did.
     """
 
     client: int
+    device: str
     outcome: str
     why: str
     predicted_s: float | None
@@ -103,7 +105,8 @@ def print_round(console: Console, run: Run, server_round: int) -> None:
         console.print(_phases(explanation))
     for one in explanation.participations:
         if one.problem:
-            console.print(Text(f"Client {one.client} {one.outcome}: {one.problem}"))
+            last_line = one.problem.strip().splitlines()[-1]
+            console.print(Text(f"Client {one.client} {one.outcome}: {last_line}"))
     for reason, count in explanation.not_selected.items():
         console.print(Text(f"Not selected, {reason}: {count}"))
 
@@ -117,11 +120,11 @@ def _reasons(explanation: Explanation) -> Table:
 
 
 def _phases(explanation: Explanation) -> Table:
-    table = _table(("client", *PHASES))
+    table = _table(("client", "device", *PHASES), left=("device",))
     for one in explanation.participations:
         cells = (one.phases_s.get(name) for name in PHASES)
         texts = (NOTHING if time is None else f"{time:.2f}" for time in cells)
-        table.add_row(str(one.client), *texts)
+        table.add_row(str(one.client), Text(one.device), *texts)
     return table
 
 
@@ -154,6 +157,7 @@ def _participation(row: Row) -> Participation:
     phases_s = {name: time for name, time in known.items() if time is not None}
     return Participation(
         client=row["client"],
+        device=row.get("device") or NOTHING,
         outcome=row["outcome"],
         why=", ".join([row.get("why") or NOTHING, *details]),
         predicted_s=row.get("predicted_s"),

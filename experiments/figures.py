@@ -247,6 +247,11 @@ def setting(experiment: Experiment) -> Row:
     nominal = experiment.data.nominal
     return {
         "dataset": experiment.data.dataset.name,
+        "partition": experiment.data.partition.model_dump(mode="json", exclude_none=True),
+        "fleet": experiment.fleet.model_dump(mode="json"),
+        "cache": experiment.cache.model_dump(mode="json", exclude_none=True),
+        "local_steps": experiment.training.local_steps,
+        "batch_size": experiment.training.batch_size,
         "clients": experiment.data.clients,
         "rounds": experiment.rounds.rounds,
         "cohort": experiment.rounds.cohort,

@@ -80,6 +80,7 @@ def render(runs: Sequence[Run], comparison: Row, images: dict[str, Path]) -> str
         label=label,
         figures=figures,
         sections=sections,
+        config=_in_order(runs, comparison)[0].experiment.to_toml(),
         phases=PHASES,
         exact=exact,
     )

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedio.config import DEFAULT_CACHE_SHARE
 from fedio.runs import Row
 
 NOTHING = "-"
@@ -153,8 +154,11 @@ def notes(comparison: Row) -> list[str]:
     lines = [
         f"Target accuracy {percent(comparison['target_accuracy'])}; seeds {seeds}.",
         f"Speed-ups refer to {comparison['reference']}.",
-        f"{setting['dataset']} on {setting['clients']} clients; {setting['cohort']} count a round.",
-        f"{setting['rounds']} rounds; over-commitment {setting['over_commitment']:g}.",
+        f"{setting['dataset']} on {setting['clients']} clients: {_partition(setting)}.",
+        f"{setting['rounds']} rounds; {setting['cohort']} clients count in each.",
+        _work(setting),
+        f"Cache: {_cache(setting['cache'])}.",
+        f"Fleet: {_fleet(setting['fleet'])}.",
         f"I/O : compute {ratio} (cold origin and decode seconds over compute seconds).",
         f"Timing model {setting['timing_model']}; learning model {setting['learning_model']}.",
         "All seconds are virtual; phases follow one another, without overlap.",
@@ -169,7 +173,38 @@ def notes(comparison: Row) -> list[str]:
                 f"{arm['name']}: {arm['failed']} participations failed and {arm['rejected']} "
                 "were rejected; fedio report --round says why."
             )
+    spans = [(arm["speedup_low"], arm["speedup_high"]) for arm in arms if arm["speedup_low"]]
+    if spans and all(low <= 1 <= high for low, high in spans):
+        lines.append("Every interval includes 1: these seeds show no arm to be faster or slower.")
     return lines
+
+
+def _work(setting: Row) -> str:
+    steps = f"{setting['local_steps']} x {setting['batch_size']}"
+    return f"Over-commitment {setting['over_commitment']:g}; local steps {steps}."
+
+
+def _partition(setting: Row) -> str:
+    partition = setting["partition"]
+    kind = {
+        "iid": "IID",
+        "dirichlet": f"Dirichlet labels (alpha {partition['alpha']:g})",
+        "pathological": f"{partition['classes_per_client']} classes a client",
+    }[partition["kind"]]
+    drawn = partition.get("samples")
+    return kind + (f", median {drawn['median']:g} samples each" if drawn else "")
+
+
+def _cache(cache: Row) -> str:
+    budget = cache.get("budget_bytes")
+    share = cache.get("share", DEFAULT_CACHE_SHARE)
+    what = f"{100 * share:g}% of each client's bytes" if budget is None else size(budget)
+    return f"{what}, {cache['store']} store"
+
+
+def _fleet(fleet: Row) -> str:
+    mix = ", ".join(f"{share:g} {name}" for name, share in fleet["profiles"].items())
+    return f"{mix} (shares); speeds spread by {fleet['spread']:g}"
 
 
 def _sizes(setting: Row) -> str:
@@ -214,7 +249,7 @@ def _table(title: str, columns: Sequence[Column], arms: Sequence[Row]) -> Table:
     )
     table.add_column("arm", overflow="fold")
     for column in columns:
-        table.add_column(column.title, justify="right")
+        table.add_column(column.title, justify="right", no_wrap=True)
     kinds = [arm["kind"] for arm in arms]
     for position, arm in enumerate(arms):
         table.add_row(Text(label(arm)), *(Text(column.show(arm)) for column in columns))

@@ -24,6 +24,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fedio.errors import InputError
 from fedio.plugins import unknown
 
+DEFAULT_CACHE_SHARE = 0.2
+
 Positive = Annotated[int, Field(gt=0)]
 
 # Found as a resource and not imported: this house knows nothing of the ones above it.
@@ -170,7 +172,7 @@ class Cache(Section):
         """Return the budget in bytes of a client whose samples are `samples_bytes` in all."""
         if self.budget_bytes is not None:
             return self.budget_bytes
-        return int((0.2 if self.share is None else self.share) * samples_bytes)
+        return int((DEFAULT_CACHE_SHARE if self.share is None else self.share) * samples_bytes)
 
 
 class Rounds(Section):
@@ -342,6 +344,9 @@ def _explain(error: ValidationError) -> str:
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"unknown key {key!r}: {hint}known here: {', '.join(known)}"
     message = found["msg"].removeprefix("Value error, ")
+    if found["type"] in {"model_type", "dict_type"}:
+        known = _keys_at(where)
+        message = "it is a table" + (f" with the keys {', '.join(known)}" if known else "")
     given = found["input"]
     shown = f", got {given!r}" if isinstance(given, str | int | float | bool) else ""
     return f"{key}: {message}{shown}" if key else message
@@ -395,7 +400,7 @@ def find(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_file():
         return path
-    if path.suffix == ".toml" or len(path.parts) > 1:
+    if path.suffix or len(path.parts) > 1:
         raise InputError(f"no experiment file {name}")
     raise InputError(unknown("preset", name, presets()))
 

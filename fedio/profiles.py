@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedio.config import Experiment
 from fedio.errors import InputError
 from fedio.plugins import unknown
+from fedio.seeds import Purpose, rng
 from storage.tier import Tier
 
 
@@ -167,6 +169,20 @@ def draw_fleet(
         cache_write_bytes_per_s=column("cache", "write_bytes_per_s") * cache,
     )
     return classes, speeds
+
+
+def fleet_of(experiment: Experiment) -> tuple[list[str], Speeds]:
+    """Return the devices of an experiment's clients: the name of each one's profile, its speeds."""
+    mix = experiment.fleet
+    classes, speeds = draw_fleet(
+        mix.profiles,
+        experiment.data.clients,
+        rng(experiment.seed, Purpose.FLEET),
+        timing_model=experiment.timing.model,
+        spread=mix.spread,
+    )
+    names = list(mix.profiles)
+    return [names[i] for i in classes], speeds
 
 
 def _apportion(shares: list[float], total: int) -> np.ndarray:

@@ -38,8 +38,15 @@ class RoundRecord:
 class Ledger:
     """Writes a run's lines, and keeps the totals that its summary needs."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, devices: list[str]) -> None:
+        """Start a run.
+
+        Args:
+            folder: where it is written.
+            devices: the name of each client's device profile.
+        """
         self._folder = folder
+        self._devices = devices
         self._trained: set[int] = set()
         self._demand_hits = self._evictions = 0
         self._accuracies: list[float] = []
@@ -84,15 +91,16 @@ class Ledger:
         if accuracy is not None:
             self._accuracies.append(accuracy)
 
-    def totals(self) -> Row:
-        """Return the totals of the run so far."""
+    def finish(self, summary: Row) -> None:
+        """Write the summary with the run's totals: the run is complete."""
         last = self._accuracies[-5:]
-        return {
+        totals = {
             "clients_trained": len(self._trained),
             "demand_hits": self._demand_hits,
             "evictions": self._evictions,
             "final_accuracy": float(np.mean(last)) if last else None,
         }
+        self._folder.finish(summary | totals)
 
     def _participation(self, done: RoundRecord, position: int, reply: int | None) -> Row:
         """Return the line of one client of the cohort."""
@@ -101,6 +109,7 @@ class Ledger:
         row: Row = {
             "round": done.server_round,
             "client": client,
+            "device": self._devices[client],
             "why": reasons.why[position],
             "details": {name: values[position] for name, values in reasons.details.items()},
             "predicted_s": done.predicted_s[position],

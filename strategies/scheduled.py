@@ -18,7 +18,7 @@ from fedio.config import Experiment
 from fedio.costs import io_to_compute
 from fedio.profiles import Speeds
 from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOCAL_STEPS, LOSS, METRICS, NUM_EXAMPLES
-from fedio.runs import RunFolder, hash_arrays
+from fedio.runs import hash_arrays
 from fedio.seeds import Purpose, rng
 from strategies.cohort_grid import messages_in_order
 from strategies.fleet import Fleet
@@ -61,7 +61,7 @@ class Scheduled(Strategy):
         selector: Selector,
         aggregation: Strategy,
         speeds: Speeds,
-        folder: RunFolder,
+        ledger: Ledger,
     ) -> None:
         """Put a strategy together.
 
@@ -70,14 +70,13 @@ class Scheduled(Strategy):
             selector: who trains.
             aggregation: a Flower strategy that samples all nodes it sees (fraction 1).
             speeds: the devices' true figures, for the clock only.
-            folder: where the run is written.
+            ledger: where the run is written down.
         """
         self._experiment = experiment
         self._selector = selector
         self._aggregation = aggregation
         self._speeds = speeds
-        self._folder = folder
-        self._ledger = Ledger(folder)
+        self._ledger = ledger
         self._trouble = Trouble(experiment.rounds.empty_rounds)
         self._fleet = Fleet.unknown(experiment.data.clients)
         self._timeline = Timeline(self._fleet, speeds)
@@ -304,11 +303,10 @@ class Scheduled(Strategy):
             "rounds": rounds,
             "virtual_s": self._timeline.now_s,
             "wall_s": wall_s,
-            **self._ledger.totals(),
             "model_hash": hash_arrays({name: unpack(array) for name, array in arrays.items()}),
             "io_to_compute": io_to_compute(
                 accesses, fleet.mean_size_bytes, fleet.mean_decode_s, self._speeds
             ),
             "holdout": {"accuracy": self._held_out_accuracy, "samples": self._held_out_samples},
         }
-        self._folder.finish(summary)
+        self._ledger.finish(summary)

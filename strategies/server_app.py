@@ -12,10 +12,10 @@ from flwr.serverapp.strategy import FedAvg
 from fedio.config import Experiment, from_run_config
 from fedio.home import open_home
 from fedio.plugins import create
-from fedio.profiles import draw_fleet
+from fedio.profiles import fleet_of
 from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOSS, NUM_EXAMPLES, ONE
 from fedio.runs import RunFolder
-from fedio.seeds import Purpose, rng
+from strategies.ledger import Ledger
 from strategies.scheduled import Scheduled
 from strategies.selector import Selector
 from strategies.selectors import SELECTORS
@@ -91,12 +91,7 @@ def strategy_of(experiment: Experiment, folder: RunFolder) -> Scheduled:
         arrayrecord_key=ARRAYS,
         configrecord_key=CONFIG,
     )
-    _, speeds = draw_fleet(
-        experiment.fleet.profiles,
-        experiment.data.clients,
-        rng(experiment.seed, Purpose.FLEET),
-        timing_model=experiment.timing.model,
-        spread=experiment.fleet.spread,
-    )
+    devices, speeds = fleet_of(experiment)
+    ledger = Ledger(folder, devices)
     selector = create(experiment.chosen.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
-    return Scheduled(experiment, selector, averaging, speeds, folder)
+    return Scheduled(experiment, selector, averaging, speeds, ledger)

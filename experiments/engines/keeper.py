@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 GRACE_S = 4.0
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -47,11 +47,10 @@ def _adopt_orphans() -> None:
 
 
 def _end_with_input(child: subprocess.Popen[bytes]) -> None:
-    """Ask everything to end as soon as nobody holds the other end of the input."""
+    """Ask the command to end as soon as nobody holds the other end of the input."""
     while os.read(sys.stdin.fileno(), 1):
         pass
-    for process in psutil.Process().children(recursive=True):
-        _signal(process, signal.SIGTERM)
+    child.terminate()
     try:
         child.wait(GRACE_S)
     except subprocess.TimeoutExpired:
@@ -59,13 +58,13 @@ def _end_with_input(child: subprocess.Popen[bytes]) -> None:
 
 
 def _end_family(child: subprocess.Popen[bytes]) -> None:
-    """Give every descendant a moment to end by itself, then kill what is left."""
-    family = psutil.Process().children(recursive=True)
-    psutil.wait_procs(family, timeout=GRACE_S)
+    """Ask every descendant to end, then kill what is left."""
+    number = signal.SIGTERM
     while family := psutil.Process().children(recursive=True):
         for process in family:
-            _signal(process, signal.SIGKILL)
+            _signal(process, number)
         psutil.wait_procs(family, timeout=GRACE_S)
+        number = signal.SIGKILL
     child.wait()
 
 

@@ -203,6 +203,8 @@ def _environment(folder: Path) -> dict[str, str]:
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "RAY_TMPDIR": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray would kill workers for good when any program fills the machine's memory.
+        "RAY_memory_monitor_refresh_ms": "0",
         # Clients see the accelerators that this process sees, though they reserve none of Ray's.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "TMPDIR": str(folder),

@@ -46,7 +46,8 @@ def client_row(server_round: int, client: int, outcome: str = "counted", **chang
     """Return a row of `clients.jsonl`: zeros, or nulls of a participation that failed."""
     blank = None if outcome == "failed" else 0
     row: Row = {
-        "round": server_round, "client": client, "outcome": outcome, "problem": None,
+        "round": server_round, "client": client, "device": "phone-mid", "outcome": outcome,
+        "problem": None,
         "why": "explore", "details": {}, "predicted_s": None, "duration_s": blank,
         "arrival_s": blank, "utility": blank, "resident_samples": blank,
         "resident_bytes": blank, "samples": 10, "train_loss": blank,

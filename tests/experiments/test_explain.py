@@ -82,8 +82,8 @@ def test_printed_round_holds_everything_literally(run: Run) -> None:
         "rank",
         "3",
     ] in rows
-    assert ["2", "1.00", "2.00", "0.50", "3.00", "4.00", "1.50", "0.50"] in rows
-    assert ["0", *["-"] * 7] in rows
+    assert ["2", "phone-mid", "1.00", "2.00", "0.50", "3.00", "4.00", "1.50", "0.50"] in rows
+    assert ["0", "phone-mid", *["-"] * 7] in rows
 
 
 def test_rounds_without_clients_are_explained_too(run: Run) -> None:

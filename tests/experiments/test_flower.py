@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from experiments.engines import flower, inline
-from experiments.engines.superlink import superlink
+from experiments.engines import superlink as launcher
 from fedio.config import Experiment, load
 from fedio.errors import InputError, RunError
 from fedio.home import home_of, run_name
@@ -56,8 +56,9 @@ class Stuck(Uniform):
 
 
 @pytest.fixture
-def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where temporary files go; in the end none is there, nor a process that used it."""
+    assert tmp_path.is_dir()  # made before: it is not to land in there
     path = Path(tempfile.mkdtemp(prefix="f-", dir="/tmp"))
     segments = set(SHARED_MEMORY.glob("*plasma*"))
     monkeypatch.setattr(tempfile, "tempdir", str(path))
@@ -194,7 +195,7 @@ def test_whatever_ends_it_ends_all_that_it_started(
 def test_flwr_run_by_hand_works_from_a_checkout(tiny: Tiny, tiny_file: Path, outside: Path) -> None:
     federation = "num-supernodes=6 client-resources-num-cpus=1 init-args-num-cpus=1"
     overrides = r"rounds.rounds=2\nseed=3"
-    with superlink() as link:
+    with launcher.superlink() as link:
         run_id = link.start(
             CHECKOUT, federation, f'experiment="{tiny_file}" overrides="{overrides}"'
         )
@@ -207,6 +208,26 @@ def test_flwr_run_by_hand_works_from_a_checkout(tiny: Tiny, tiny_file: Path, out
     assert lines(done) == lines(read_run(outside / "inline"))
     assert not (done.path / CACHES_FOLDER).exists()
     assert not (tiny_file.parent / CACHES_FOLDER).exists()
+
+
+@pytest.mark.usefixtures("temporary")
+def test_a_superlink_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "flower-superlink"
+    program.write_text("#!/bin/sh\nsleep 600 &\necho no licence to start\nexit 1\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(launcher, "_program", lambda _: str(program))
+    with pytest.raises(RunError, match="no licence to start"), launcher.superlink():
+        pytest.fail("it did start")
+
+
+def test_flowers_programs_come_from_this_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(InputError, match="no flower-superlink beside"), launcher.superlink():
+        pytest.fail("it did start")
 
 
 def test_caches_in_memory_are_refused(tiny: Tiny, tmp_path: Path) -> None:

@@ -142,16 +142,22 @@ class SampleCache:
                 raise ValueError(f"the buffer has {len(buffer)} bytes, {lengths.sum()} are needed")
             good = self._get(found, lengths, buffer)
             status = np.full(len(samples), Status.MISS, np.uint8)
-            status[rows] = np.where(index.staged[found], Status.STAGED, Status.HIT)
-            status[rows[~good]] = Status.CORRUPT
-            served = np.zeros(len(samples), np.int64)
-            served[rows[good]] = lengths[good]
-            self._count_read(found[good], status)
-            self.policy.access(samples, status < Status.MISS)
+            status[rows] = Status.HIT
+            status[rows[index.staged[found]]] = Status.STAGED
+            damaged = found[:0]
             if not good.all():
-                self._discard(found[~good])
+                status[rows[~good]] = Status.CORRUPT
+                damaged = found[~good]
+                rows, found, lengths = rows[good], found[good], lengths[good]
+            served = np.zeros(len(samples), np.int64)
+            served[rows] = lengths
+            self._count_read(found, status)
+            self.policy.access(samples, status < Status.MISS)
+            if len(damaged):
+                self._discard(damaged)
             ends = np.cumsum(served)
-            return Read(samples, ends - served, served, status, int(served.sum()))
+            used_bytes = int(ends[-1]) if len(ends) else 0
+            return Read(samples, ends - served, served, status, used_bytes)
 
     def offer(
         self,
@@ -185,12 +191,17 @@ class SampleCache:
         with self._lock:
             self._check_writable()
             sizes = lengths if sizes is None else sizes
-            offer = Offer.of(self._numbers(samples), buffer, starts, lengths, sizes)
+            samples = self._numbers(samples)
+            if self._placement.is_full_for(samples, sizes):
+                self.stats.rejected += len(samples)
+                return np.zeros(len(samples), dtype=bool)
+            offer = Offer.of(samples, buffer, starts, lengths, sizes)
             plan = Plan()
             taken = self._placement.decide(offer, plan, lambda row: self._holds(offer, row))
             if not self._carry_out(offer, plan):
                 taken[:] = False
             answer: np.ndarray = taken[offer.last_position]
+            self.stats.rejected += len(answer) - int(np.count_nonzero(answer))
             return answer
 
     def evict(self, need_bytes: int) -> np.ndarray:

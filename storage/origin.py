@@ -44,9 +44,12 @@ class Origin(ABC):
         """The samples at `indices` (int64[k]) as an origin of their own, numbered 0..k-1."""
         return SubsetOrigin(self, indices)
 
-    def _starts(self, samples: np.ndarray, buffer: np.ndarray, at: int) -> np.ndarray:
+    def _check(self, samples: np.ndarray) -> None:
         if len(samples) and not 0 <= samples.min() <= samples.max() < len(self):
             raise ValueError(f"samples must be in 0..{len(self) - 1}")
+
+    def _starts(self, samples: np.ndarray, buffer: np.ndarray, at: int) -> np.ndarray:
+        self._check(samples)
         ends = at + np.cumsum(self.size_bytes[samples])
         if len(ends) and ends[-1] > len(buffer):
             raise ValueError(f"the buffer has {len(buffer)} bytes, {ends[-1]} are needed")
@@ -119,7 +122,7 @@ class SubsetOrigin(Origin):
 
     def read(self, samples: np.ndarray, buffer: np.ndarray, at: int) -> np.ndarray:
         """Copy payloads back to back into a buffer; see `Origin.read`."""
-        self._starts(samples, buffer, at)
+        self._check(samples)
         return self._origin.read(self._indices[samples], buffer, at)
 
 

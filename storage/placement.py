@@ -43,16 +43,7 @@ class Placement:
         """
         index, usable = self.index, self.usable_bytes
         fresh = ~index.resident[offer.samples]
-        fits = offer.costs <= usable
-        if fresh.all() and not self.policy.evicts:
-            # Nothing will leave, so what does not fit now will not fit later in the batch.
-            crowded_out = fits & (offer.costs > usable - index.used_bytes)
-            self.stats.no_victim += int(np.count_nonzero(crowded_out))
-            fits &= ~crowded_out
-            if not fits.any():
-                self.stats.rejected += len(fits)
-                return fits
-        asked = np.flatnonzero(fresh & fits)
+        asked = np.flatnonzero(fresh & (offer.costs <= usable))
         admitted = np.zeros(len(fresh), dtype=bool)
         admitted[asked] = self.policy.admit(offer.samples[asked], offer.sizes[asked])
         if admitted.all() and index.used_bytes + int(offer.costs.sum()) <= usable:
@@ -64,8 +55,17 @@ class Placement:
                 taken[row] = holds(row) or self._take(offer, row, plan)
             elif admitted[row] or (not fresh[row] and self._admits(offer, row)):
                 taken[row] = self._take(offer, row, plan)
-        self.stats.rejected += len(taken) - int(np.count_nonzero(taken))
         return taken
+
+    def is_full_for(self, samples: np.ndarray, sizes: np.ndarray) -> bool:
+        """Whether none of these can come in: nothing ever leaves, and not one of them has room.
+
+        A charge is never less than the size, so sizes (int64[k]) are enough to tell.
+        """
+        if self.policy.evicts or not len(sizes):
+            return False
+        room_bytes = self.usable_bytes - self.index.used_bytes
+        return bool(sizes.min() > room_bytes) and not self.index.resident[samples].any()
 
     def evict(self, short_bytes: int, incoming: int | None) -> list[int]:
         """Evict `short_bytes` of charge in the policy's order, pinned and incoming ones skipped.

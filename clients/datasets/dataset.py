@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -39,13 +40,18 @@ class Pixels(Decoder):
         Raises:
             ValueError: a payload has not exactly the bytes of an image.
         """
-        size = int(np.prod(self.shape))
-        if np.any(lengths != size):
+        size = math.prod(self.shape)
+        if (lengths != size).any():
             raise ValueError(f"a payload of raw pixels has {size} bytes, not {set(lengths)}")
         if len(starts) == 0:
             return np.empty((0, *self.shape), np.uint8)
-        windows = np.lib.stride_tricks.sliding_window_view(buffer, size)
-        gathered: np.ndarray = windows[starts]
+        rows, offsets = np.divmod(starts, size)
+        if offsets.any():
+            table = np.lib.stride_tricks.sliding_window_view(buffer, size)
+            rows = starts
+        else:  # back to back, as they lie when all are pixels: a plain table, gathered faster
+            table = buffer[: len(buffer) // size * size].reshape(-1, size)
+        gathered: np.ndarray = table[rows]
         return gathered.reshape(-1, *self.shape)
 
 

@@ -43,8 +43,8 @@ class Backwards(Uniform):
 class Stuck(Uniform):
     '''Says that it was asked, and never answers.'''
 
-    def __init__(self, samples, asked, never):
-        super().__init__(samples)
+    def __init__(self, *given, asked, never):
+        super().__init__(*given)
         self.asked, self.never = asked, never
 
     def order(self, *given):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from functools import lru_cache
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -101,11 +100,23 @@ def _device(context: Context) -> Device:
     return host.device(int(partition))
 
 
-@lru_cache(maxsize=1)
+_hosts: dict[tuple[str, str], Host] = {}
+
+
 def _host(experiment: str, overrides: str) -> Host:
     """Return what this process's devices share; another experiment replaces it."""
-    config = from_run_config({"experiment": experiment, "overrides": overrides})
-    return Host(config, home_of(experiment, config))
+    key = experiment, overrides
+    if key not in _hosts:
+        forget()
+        config = from_run_config({"experiment": experiment, "overrides": overrides})
+        _hosts[key] = Host(config, home_of(experiment, config))
+    return _hosts[key]
+
+
+def forget() -> None:
+    """Close the devices of this process: a run that starts or ends leaves nothing to the next."""
+    while _hosts:
+        _hosts.popitem()[1].close()
 
 
 def _arrays(message: Message) -> ArrayRecord:

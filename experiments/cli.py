@@ -136,7 +136,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     _add_experiment(parser)
     parser.add_argument("--quick", action="store_true", help="the short list of arms and seeds")
     parser.add_argument("--seeds", type=_count, metavar="N", help="how many seeds per arm")
-    parser.add_argument("--target", type=float, metavar="ACC", help="accuracy to reach, 0 to 1")
+    parser.add_argument("--target", type=_accuracy, metavar="ACC", help="accuracy to reach, 0 to 1")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="runs at a time (1)")
     parser.add_argument("--no-cache", action="store_true", help="run again what is there already")
     _add_out(parser, "runs/compare-NAME")
@@ -148,7 +148,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         "runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders that hold some"
     )
     parser.add_argument("--round", type=int, metavar="R", help="explain one round of one run")
-    parser.add_argument("--target", type=float, metavar="ACC", help="accuracy to reach, 0 to 1")
+    parser.add_argument("--target", type=_accuracy, metavar="ACC", help="accuracy to reach, 0 to 1")
     parser.add_argument(
         "--export", choices=commands.EXPORTS, help="write rounds and participations"
     )
@@ -160,7 +160,7 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders that hold some"
     )
-    parser.add_argument("--target", type=float, metavar="ACC", help="accuracy to mark, 0 to 1")
+    parser.add_argument("--target", type=_accuracy, metavar="ACC", help="accuracy to mark, 0 to 1")
     _add_out(parser, "the folder of RUN")
 
 
@@ -177,14 +177,24 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _seed(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"needs a number from 0 on, got {text}")
-    return value
+    return _whole(text, 0)
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"needs a number from 1 on, got {text}")
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"needs a whole number from {least} on, got {text!r}")
+    return int(text)
+
+
+def _accuracy(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"needs a share between 0 and 1, got {text!r}")
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -23,10 +24,19 @@ from experiments.figures import compare_json
 from experiments.progress import watch
 from experiments.table import number, percent, print_table, seconds
 from fedio.config import Experiment, Spec, find, load, presets
-from fedio.errors import InputError
+from fedio.errors import InputError, RunError
 from fedio.output import dumps, reserved, write_text
 from fedio.profiles import known_profiles, load_profile
-from fedio.runs import Row, Run, RunFolder, check_reusable, find_runs, read_run
+from fedio.runs import (
+    CONFIG_FILE,
+    FILES,
+    Row,
+    Run,
+    RunFolder,
+    check_reusable,
+    find_runs,
+    read_run,
+)
 from storage.policies import POLICIES
 from strategies.selectors import SELECTORS
 
@@ -44,8 +54,8 @@ TABLES: dict[str, Mapping[str, object] | list[str]] = {
     "presets": presets(),
 }
 
-out_console = Console(highlight=False)
-progress_console = Console(stderr=True, highlight=False)
+out_console = Console(highlight=False, markup=False)
+progress_console = Console(stderr=True, highlight=False, markup=False)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -87,6 +97,8 @@ def compare(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """Make table, plots and report again from run folders, explain a round, or export."""
     _check_json(options.json)
+    if options.json and (options.round is not None or options.export):
+        raise InputError("--json goes with the table, not with --round or --export")
     runs = [read_run(path) for path in find_runs(options.runs)]
     if options.round is not None:
         if len(runs) != 1:
@@ -96,7 +108,7 @@ def report(options: argparse.Namespace) -> None:
     out = _report_folder(options)
     if options.export:
         for path in reports.export(runs, out, options.export):
-            out_console.print(path)
+            out_console.print(path, soft_wrap=True)
         return
     _present(runs, out, compare_json(runs, options.target), options.json)
 
@@ -106,7 +118,7 @@ def plot(options: argparse.Namespace) -> None:
     runs = [read_run(path) for path in find_runs(options.runs)]
     target = options.target or runs[0].experiment.compare.target_accuracy
     for path in plots.write(runs, _report_folder(options), target):
-        out_console.print(path)
+        out_console.print(path, soft_wrap=True)
 
 
 def data(options: argparse.Namespace) -> None:
@@ -212,8 +224,19 @@ def _check_json(path: Path | None) -> None:
         return
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"cannot write {path}: it needs a file name in a folder that exists")
+    if path.name in FILES and (path.parent / CONFIG_FILE).exists():
+        raise InputError(f"{path} is a file of a run; name another file")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _write_json(path: Path | None, value: Row) -> None:
-    if path is not None:
+    if path is None:
+        return
+    try:
         write_text(path, dumps(value, indent=2) + "\n")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -17,7 +18,7 @@ from experiments.logs import quiet
 from experiments.progress import watch
 from fedio.config import Experiment, differing_keys, load
 from fedio.environment import code_digest
-from fedio.errors import InputError
+from fedio.errors import InputError, RunError
 from fedio.output import is_empty, write_text
 from fedio.runs import SUMMARY_FILE, RunFolder, check_reusable, read_run
 
@@ -108,6 +109,8 @@ def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> None:
         try:
             for run in as_completed(runs):
                 run.result()
+        except BrokenProcessPool as error:
+            raise RunError("a job's process was ended from outside; compare again") from error
         finally:
             pool.shutdown(cancel_futures=True)
 

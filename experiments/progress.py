@@ -50,7 +50,7 @@ def _bars(
 ) -> None:
     """Draw a bar for all rounds, and one for each run under way."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

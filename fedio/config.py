@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 import tomllib
 import types
 import typing
@@ -26,7 +27,9 @@ from fedio.plugins import unknown
 
 DEFAULT_CACHE_SHARE = 0.2
 
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=10**6)]
+Size = Annotated[float, Field(gt=0, le=1e15)]
+ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$")]
 
 # Found as a resource and not imported: this house knows nothing of the ones above it.
 PRESETS = resources.files("experiments") / "presets"
@@ -35,7 +38,7 @@ PRESETS = resources.files("experiments") / "presets"
 class Section(BaseModel):
     """A table of the file: frozen, and nothing unknown in it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Spec(Section):
@@ -55,10 +58,10 @@ PluginSpec = Annotated[Spec, BeforeValidator(_spec)]
 class LogNormal(Section):
     """Sizes around a median, spread by `sigma` (of the logarithm), clipped to [min, max]."""
 
-    median: float = Field(gt=0)
-    sigma: float = Field(default=0.0, ge=0)
-    min: float = Field(gt=0)
-    max: float = Field(gt=0)
+    median: Size
+    sigma: float = Field(default=0.0, ge=0, le=10)
+    min: Size
+    max: Size
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -88,7 +91,7 @@ class Nominal(Section):
     """
 
     size_bytes: LogNormal
-    prepared_bytes: Positive
+    prepared_bytes: int = Field(gt=0, le=10**15)
 
 
 class Data(Section):
@@ -100,12 +103,14 @@ class Data(Section):
     partition: Partition = Partition()
     holdout: float = Field(default=0.1, ge=0, lt=1)
     nominal: Nominal | None = None
-    decode_bytes_per_s: float = Field(default=100e6, gt=0)
+    decode_bytes_per_s: float = Field(default=100e6, ge=1)
 
     @property
     def home(self) -> Path:
         """The folder for data sets and prepared partitions."""
-        return Path(self.folder).expanduser() if self.folder else Path.home() / ".cache" / "fedio"
+        if not self.folder:
+            return Path.home() / ".cache" / "fedio"
+        return Path(os.path.expanduser(self.folder))  # noqa: PTH111 - takes an unknown user as is
 
 
 class Training(Section):
@@ -118,7 +123,7 @@ class Training(Section):
     lr_decay_every_rounds: Positive = 10
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
-    accelerator: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    accelerator: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")
 
     @property
     def accesses(self) -> int:
@@ -139,7 +144,7 @@ class Timing(Section):
 class FleetMix(Section):
     """The devices: shares of profiles, and the spread of speeds within a class."""
 
-    profiles: dict[str, Annotated[float, Field(gt=0)]] = {"phone-mid": 1.0}
+    profiles: dict[str, Annotated[float, Field(gt=0, le=1e9)]] = {"phone-mid": 1.0}
     spread: float = Field(default=0.0, ge=0, le=2)
 
     @model_validator(mode="after")
@@ -156,8 +161,8 @@ class Cache(Section):
     the machine too, and `keep` leaves them there when the run has finished.
     """
 
-    share: float | None = Field(default=None, ge=0)
-    budget_bytes: int | None = Field(default=None, ge=0)
+    share: float | None = Field(default=None, ge=0, le=100)
+    budget_bytes: int | None = Field(default=None, ge=0, le=2**44)
     store: Literal["lmdb", "memory"] = "lmdb"
     durable: bool = False
     keep: bool = False
@@ -176,15 +181,20 @@ class Cache(Section):
 
 
 class Rounds(Section):
-    """The server's rounds: K clients count, of a cohort that may be larger."""
+    """The server's rounds: K clients count, of a cohort that may be larger.
+
+    `deadline_s` is on the run's clock. The two timeouts are wall-clock seconds: to wait for all
+    nodes, and for a round's replies (without it, until all are there; a client that misses it has
+    failed, so in virtual time it makes the results depend on the machine).
+    """
 
     rounds: Positive = 10
     cohort: Positive = 5
-    over_commitment: float = Field(default=1.0, ge=1)
+    over_commitment: float = Field(default=1.0, ge=1, le=1000)
     deadline_s: float | None = Field(default=None, gt=0)
     empty_rounds: Positive = 5
     evaluate_every: Positive = 1
-    reply_timeout_s: float = Field(default=3600.0, gt=0)
+    reply_timeout_s: float | None = Field(default=None, gt=0)
     roster_timeout_s: float = Field(default=120.0, gt=0)
 
 
@@ -233,7 +243,7 @@ class Experiment(Section):
     cache: Cache = Cache()
     rounds: Rounds = Rounds()
     engine: Engine = Engine()
-    arms: dict[str, Arm] = {"uniform+lru": Arm()}
+    arms: dict[ArmName, Arm] = {"uniform+lru": Arm()}
     compare: Compare = Compare()
 
     @model_validator(mode="after")
@@ -309,7 +319,8 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
-        raise InputError(f"{path.name}: {_explain(error)}") from error
+        shown = path.name if path.parent == Path(str(PRESETS)) else path
+        raise InputError(f"{shown}: {_explain(error)}") from error
 
 
 def _override(values: dict[str, Any], override: str) -> None:
@@ -356,9 +367,8 @@ def _keys_at(path: Iterable[str]) -> list[str]:
     """Return the keys that the table at `path` may have."""
     section: object = Experiment
     for name in path:
-        section = (
-            _model_in(section.model_fields[name].annotation) if _is_model(section) else section
-        )
+        if _is_model(section) and name in section.model_fields:  # else: the name of an arm
+            section = _model_in(section.model_fields[name].annotation)
     return sorted(section.model_fields) if _is_model(section) else []
 
 

@@ -38,7 +38,7 @@ def environment(experiment: Experiment) -> dict[str, Any]:
 def code_digest(experiment: Experiment) -> str:
     """Return a hash of the source on which results depend.
 
-    fedio's own, its device figures, and the modules of the chosen arm's own plug-ins.
+    fedio's own, its device figures, and the user's own profiles and the plug-ins' modules.
     """
     digest = hashlib.sha256()
     top = Path(__file__).resolve().parent.parent
@@ -46,7 +46,8 @@ def code_digest(experiment: Experiment) -> str:
         for path in sorted((top / house).rglob("*")):
             if path.suffix in {".py", ".toml"} and path.parent.name != "presets":
                 digest.update(str(path.relative_to(top)).encode() + path.read_bytes())
-    for path in sorted(_plugin_files(experiment)):
+    own = [Path(name) for name in experiment.fleet.profiles if Path(name).is_file()]
+    for path in sorted([*own, *_plugin_files(experiment)]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -57,7 +58,7 @@ def _plugin_files(experiment: Experiment) -> Iterator[Path]:
     specs: list[Spec] = [arm.selector, arm.policy, arm.sampler, experiment.model]
     for spec in [*specs, experiment.data.dataset]:
         module, colon, _ = spec.name.partition(":")
-        found = importlib.util.find_spec(module) if colon else None
+        found = importlib.util.find_spec(module) if colon and module else None
         if found is not None and found.origin is not None and Path(found.origin).is_file():
             yield Path(found.origin)
 

@@ -67,8 +67,12 @@ def dumps(value: object, indent: int | None = None) -> str:
 def write_text(path: Path, text: str) -> None:
     """Replace a file in one step, so that no reader ever sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def unwritable(path: Path, why: str | None) -> InputError:

@@ -44,7 +44,7 @@ def resolve(
     module_name, _, attribute = spec.name.partition(":")
     try:
         found: Callable[..., Plugin] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"cannot load {kind} {spec.name!r}: {error}; "
             "name it package.module:Class and put it on the Python path"

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedio.config import Experiment, differing_keys, load
 from fedio.environment import environment
-from fedio.errors import InputError
+from fedio.errors import InputError, RunError
 from fedio.output import dumps, is_empty, make_folder, write_text
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ ROUNDS_FILE = "rounds.jsonl"
 CLIENTS_FILE = "clients.jsonl"
 SUMMARY_FILE = "summary.json"
 CACHES_FOLDER = "caches"
+SUMMARY_KEYS = {"rounds", "virtual_s", "io_to_compute", "holdout"}
+ENV_KEYS = {"command", "commit", "instruction_set", "versions"}
 FILES = (CONFIG_FILE, ENV_FILE, ROUNDS_FILE, CLIENTS_FILE, SUMMARY_FILE)
 
 Row = dict[str, Any]
@@ -71,11 +73,17 @@ class RunFolder:
 
     def finish(self, summary: Row) -> None:
         """Write `summary.json`: the run is complete."""
-        write_text(self.path / SUMMARY_FILE, dumps(summary, indent=2))
+        try:
+            write_text(self.path / SUMMARY_FILE, dumps(summary, indent=2))
+        except OSError as error:
+            raise RunError(f"cannot write {self.path / SUMMARY_FILE}: {error.strerror}") from error
 
     def _append(self, name: str, rows: Iterable[Row]) -> None:
-        with (self.path / name).open("a") as file:
-            file.writelines(dumps(row) + "\n" for row in rows)
+        try:
+            with (self.path / name).open("a") as file:
+                file.writelines(dumps(row) + "\n" for row in rows)
+        except OSError as error:
+            raise RunError(f"cannot write {self.path / name}: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,11 @@ def _check_whole(run: Run) -> None:
     Raises:
         ValueError: some are missing or doubled.
     """
+    for part, keys in ((run.summary, SUMMARY_KEYS), (run.env, ENV_KEYS)):
+        if missing := keys - part.keys():
+            raise ValueError(f"it lacks {min(missing)}")
+    if len(run.summary["holdout"]["accuracy"]) != run.experiment.data.clients:
+        raise ValueError("its summary is of another number of clients")
     numbers = [row["round"] for row in run.rounds]
     if numbers != list(range(run.summary["rounds"] + 1)):
         raise ValueError(f"its rounds are not 0 to {run.summary['rounds']}, each once")
@@ -142,8 +155,9 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for path in paths:
-        inside = sorted(file.parent for file in path.rglob(CONFIG_FILE)) if path.is_dir() else []
-        finished = [run for run in inside if run == path or (run / SUMMARY_FILE).is_file()]
+        top = path.resolve()
+        inside = sorted(file.parent for file in top.rglob(CONFIG_FILE)) if top.is_dir() else []
+        finished = [run for run in inside if run == top or (run / SUMMARY_FILE).is_file()]
         if not finished:
             raise InputError(f"no finished run in {path}; name what fedio run or compare wrote")
         if len(finished) < len(inside):

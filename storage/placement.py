@@ -152,7 +152,7 @@ class Placement:
         try:
             plan.remove(self.evict(index.used_bytes + more_bytes - self.usable_bytes, sample))
         except NoVictim:
-            self.stats.no_victim += 1
+            self.stats.no_victim += self.policy.evicts
             return False
         if replaced:
             self.leave(offer.samples[row : row + 1], "overwritten")

@@ -11,8 +11,8 @@ class CacheStats:
 
     requests = hits + substituted + misses. Hits include the staged ones, misses the corrupt ones;
     bytes are charged sizes. A rejected sample was offered and not taken; `no_victim` counts those
-    of them for which nothing could be evicted. `quarantined` counts scores that were no finite
-    number, `evicted_for_room` the evictions forced by a full store, not by the budget.
+    for which a policy that does evict had no victim. `quarantined` counts scores that were no
+    finite number, `evicted_for_room` the evictions forced by a full store, not by the budget.
     """
 
     requests: int = 0

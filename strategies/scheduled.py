@@ -102,7 +102,7 @@ class Scheduled(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
@@ -113,7 +113,7 @@ class Scheduled(Strategy):
             grid: Flower's grid.
             initial_arrays: the first global model.
             num_rounds: rounds to run.
-            timeout: wall-clock seconds to wait for a round's replies.
+            timeout: wall-clock seconds to wait for a round's replies; None: until all are there.
             train_config: sent to the clients with each round's model.
             evaluate_config: sent to the clients with the last model, for their held-out samples.
             evaluate_fn: central evaluation, (round, model) -> accuracy and loss, or None.
@@ -244,7 +244,9 @@ class Scheduled(Strategy):
                 evaluated.append(reply)
         return self._aggregation.aggregate_evaluate(server_round, evaluated)
 
-    def _exchange(self, grid: Grid, messages: list[Message], timeout_s: float) -> list[Message]:
+    def _exchange(
+        self, grid: Grid, messages: list[Message], timeout_s: float | None
+    ) -> list[Message]:
         """Send messages and return the replies, remembering which client each is from."""
         client_of = {node: client for client, node in self._roster.nodes.items()}
         replies = []

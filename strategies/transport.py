@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -11,7 +12,9 @@ from flwr.serverapp import Grid
 POLL_S = 0.1
 
 
-def exchange(grid: Grid, messages: Sequence[Message], timeout_s: float) -> list[Message | None]:
+def exchange(
+    grid: Grid, messages: Sequence[Message], timeout_s: float | None
+) -> list[Message | None]:
     """Push messages and pull their replies.
 
     Replies are matched by message id, because the source of an error reply is not always the node
@@ -20,7 +23,7 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout_s: float) -> list[
     Args:
         grid: Flower's grid.
         messages: what to send.
-        timeout_s: wall-clock seconds to wait for all replies.
+        timeout_s: wall-clock seconds to wait for all replies; None waits until they are there.
 
     Returns:
         The reply to each message, in the order of the messages; None where none came in time.
@@ -28,7 +31,7 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout_s: float) -> list[
     ids = list(grid.push_messages(messages))
     replies: dict[str, Message] = {}
     pending = set(ids)
-    deadline = time.monotonic() + timeout_s
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while pending and time.monotonic() < deadline:
         pulled = list(grid.pull_messages(pending))
         for reply in pulled:

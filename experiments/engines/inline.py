@@ -20,6 +20,7 @@ from typing import NoReturn, Protocol
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.serverapp import Grid
 
+from clients.client_app import forget
 from experiments.apps import client_app, server_app
 from experiments.logs import quiet
 from fedio.config import Experiment
@@ -40,6 +41,7 @@ def run(experiment: Experiment, folder: RunFolder) -> None:
         RunError: the run failed.
     """
     caches = folder.path / CACHES_FOLDER
+    forget()
     shutil.rmtree(caches, ignore_errors=True)
     config: UserConfig = {"experiment": str(folder.path / CONFIG_FILE), "overrides": ""}
     nodes = _node_ids(experiment.data.clients)
@@ -50,6 +52,7 @@ def run(experiment: Experiment, folder: RunFolder) -> None:
         server_app(InlineGrid(list(nodes), pool), context)
     finally:
         pool.close()
+        forget()
         if not experiment.cache.keep:
             shutil.rmtree(caches, ignore_errors=True)
 

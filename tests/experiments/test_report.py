@@ -58,7 +58,7 @@ def runs(tmp_path: Path) -> list[Run]:
     ]  # fmt: skip
     return [
         read_run(write_run(tmp_path / f"{position}", experiment(arm), rounds, clients))
-        for position, arm in enumerate(("<b>+lru", "oort+lru"))
+        for position, arm in enumerate(("uniform+lru", "oort+lru"))
     ]
 
 
@@ -76,7 +76,7 @@ def test_the_report_is_one_file_with_everything(runs: list[Run], tmp_path: Path)
         *(column.title for column in COLUMNS), *(column.legend for column in COLUMNS),
     ):  # fmt: skip
         assert expected in text
-    assert "<b>+lru, seed 0: 1 rounds" in text
+    assert "uniform+lru, seed 0: 1 rounds" in text
     assert (
         "Round 1: 20.0 s, from 0.0 s to 20.0 s; wanted 2, selected 2 (1 counted, 1 failed)" in text
     )
@@ -105,7 +105,7 @@ def test_exports_read_back(runs: list[Run], tmp_path: Path, form: str) -> None:
     assert [file.name for file in files] == [f"rounds.{form}", f"clients.{form}"]
     read = pd.read_csv if form == "csv" else pd.read_parquet
     rounds, clients = read(files[0]), read(files[1])
-    assert list(rounds["arm"]) == ["<b>+lru", "<b>+lru", "oort+lru", "oort+lru"]
+    assert list(rounds["arm"]) == ["uniform+lru", "<b>+lru", "oort+lru", "oort+lru"]
     assert list(rounds["round"]) == [0, 1, 0, 1]
     assert [json.loads(cell) for cell in rounds["selected"]][:2] == [[], [0, 1]]
     assert rounds["not_selected.busy"][1] == 2

@@ -14,6 +14,12 @@ from fedio.output import dumps, reserved
 from fedio.runs import RunFolder, find_runs, hash_arrays, read_run
 
 EXPERIMENT = Experiment(name="x")
+SUMMARY = {
+    "rounds": 1,
+    "virtual_s": 2.0,
+    "io_to_compute": 1.0,
+    "holdout": {"accuracy": [None] * 10, "samples": [0] * 10},
+}
 
 
 def finished(path: Path) -> RunFolder:
@@ -21,7 +27,7 @@ def finished(path: Path) -> RunFolder:
     folder.append_round({"round": 0, "accuracy": np.float64(0.5), "selected": []})
     folder.append_round({"round": 1, "accuracy": None, "selected": np.arange(1, 2)})
     folder.append_clients([{"round": 1, "client": np.int64(1), "utility": float("nan")}])
-    folder.finish({"rounds": 1})
+    folder.finish(SUMMARY)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ from fedio.seeds import Purpose, rng
 from storage import MemoryStore, Policy, SampleCache, open_cache
 from storage.policies import POLICIES
 
-# LMDB needs three descriptors for an open cache, and a process often has 1,024.
-OPEN_CACHES = 128
+# An open LMDB file takes three descriptors; the rest of the process keeps some too.
+MOST_OPEN_CACHES, DESCRIPTORS_EACH, OTHER_DESCRIPTORS = 128, 3, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Host:
             build(experiment.model, train.shape, train.classes, weights), experiment.training
         )
         _, self.speeds = fleet_of(experiment)
-        self.shelf = Shelf(OPEN_CACHES)
+        self.shelf = Shelf(_open_caches())
         self._devices: dict[int, Device] = {}
 
     def device(self, partition: int) -> Device:
@@ -199,3 +200,9 @@ def _client_data(data: Federation, indices: np.ndarray) -> ClientData:
         size_bytes=data.size_bytes[indices],
         decode_s=data.decode_s[indices],
     )
+
+
+def _open_caches() -> int:
+    """Return how many caches may stay open under this process's limit of descriptors."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, min(MOST_OPEN_CACHES, (limit - OTHER_DESCRIPTORS) // DESCRIPTORS_EACH))

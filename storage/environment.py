@@ -10,11 +10,13 @@ from pathlib import Path
 import lmdb
 
 from storage.contents import Contents
-from storage.errors import CorruptCache, NotAllowed
+from storage.errors import CorruptCache, NotAllowed, StoreFull
 from storage.filesystem import prepare_folder
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
+LOCK_BYTES = 8192
+"""LMDB's lock file with its 126 readers, in whole pages."""
 
 # A meta page of LMDB 0.9 (mdb.c, struct MDB_meta): a page header of 16 bytes, magic, version,
 # address, map size, two trees of 48 bytes (the first begins with the page size), last page, txn.
@@ -69,6 +71,7 @@ class Environment:
 
     def _open(self) -> lmdb.Environment:
         check_file(self.path / DATA_FILE, self.map_bytes)
+        _reserve_lock(self.path / LOCK_FILE)
         try:
             # Never writemap: on a full disk it dies by SIGBUS. A cache may lose its last writes
             # with the machine, so a commit does not wait for the disk; saving an index does.
@@ -85,6 +88,8 @@ class Environment:
                 error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.VersionMismatchError
             ):
                 raise CorruptCache(f"{self.path}: {error}") from error
+            if isinstance(error, lmdb.DiskError):
+                raise StoreFull(f"the disk of {self.path} took no more: {error}") from error
             raise NotAllowed(f"cannot open the cache in {self.path}: {error}") from error
         handle.reader_check()
         return handle
@@ -167,6 +172,21 @@ def check_file(path: Path, map_bytes: int) -> None:
         raise CorruptCache(f"{path} is truncated")
     if size > map_bytes:
         raise CorruptCache(f"{path} is larger than its budget")
+
+
+def _reserve_lock(path: Path) -> None:
+    """Give LMDB's lock file its space on the disk.
+
+    LMDB makes it sparse and writes through a memory map, which on a full disk ends the process.
+
+    Raises:
+        StoreFull: the disk has no room for it.
+    """
+    try:
+        with path.open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, LOCK_BYTES)
+    except OSError as error:
+        raise StoreFull(f"the disk of {path.parent} took no more: {error.strerror}") from error
 
 
 def _unlink(path: Path) -> None:

@@ -46,10 +46,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a client's reply was not used: it `failed` or was `rejected`, and the reason."""
+    """Why a client's reply was not used: it `failed` or was `rejected`, and the reason.
+
+    `meter` is there where the client did work that can be timed all the same.
+    """
 
     outcome: str
     reason: str
+    meter: Meter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,9 @@ def check_reply(message: Message, client: int, server_round: int, shapes: Shapes
             that is not positive and finite, or records that do not hold what they must.
     """
     content = message.content
+    meter = check_meter(message)
     try:
         claims = from_record(Claims, content.get(CLAIMS))
-        meter = from_record(Meter, content.get(METER))
     except ProtocolError as error:
         raise RejectedReplyError(str(error)) from error
     if claims.partition != client:
@@ -88,11 +92,24 @@ def check_reply(message: Message, client: int, server_round: int, shapes: Shapes
     if list(content.array_records) != [ARRAYS]:
         raise RejectedReplyError(f"it must hold one array record, {ARRAYS!r}")
     _check_arrays(content.array_records[ARRAYS], shapes)
+    return Report(client, message, weight, train_loss, meter, claims)
+
+
+def check_meter(message: Message) -> Meter:
+    """Return the meter in a reply.
+
+    Raises:
+        RejectedReplyError: it has none, or one that cannot be true.
+    """
+    try:
+        meter = from_record(Meter, message.content.get(METER))
+    except ProtocolError as error:
+        raise RejectedReplyError(str(error)) from error
     if min(getattr(meter, name) for name in Meter.__dataclass_fields__) < 0:
         raise RejectedReplyError("its meter has a negative count")
     if not np.isfinite(meter.decode_s):
         raise RejectedReplyError("its meter has decode_s that is not finite")
-    return Report(client, message, weight, train_loss, meter, claims)
+    return meter
 
 
 def sort_replies(
@@ -118,13 +135,19 @@ def sort_replies(
             try:
                 reports.append(check_reply(reply, client, server_round, shapes))
             except RejectedReplyError as error:
-                problems[client] = Problem("rejected", str(error))
+                problems[client] = Problem("rejected", str(error), _meter_of(reply))
     return reports, problems
 
 
-def work_of(reports: Iterable[Report], model_bytes: float) -> Work:
-    """Return what the meters of reports counted, one entry per report."""
-    meters = [report.meter for report in reports]
+def _meter_of(reply: Message) -> Meter | None:
+    try:
+        return check_meter(reply)
+    except RejectedReplyError:
+        return None
+
+
+def work_of(meters: list[Meter], model_bytes: float) -> Work:
+    """Return what meters counted, one entry per meter."""
 
     def column(name: str) -> np.ndarray:
         return np.array([getattr(meter, name) for meter in meters], dtype=np.float64)
@@ -149,11 +172,12 @@ def settle(
     wanted: int,
     start_s: float,
     deadline_s: float | None,
+    unusable_s: float = 0.0,
 ) -> Outcome:
     """Decide which replies count: the first `wanted` to arrive, none after the deadline.
 
     The round ends when the last that counts has arrived. If too few arrive, it ends at the
-    deadline, or without one at the last arrival; without any arrival, at once.
+    deadline, or without one at the last arrival, usable or not; without any arrival, at once.
 
     Args:
         clients: int64 [k], whose replies are valid.
@@ -161,15 +185,15 @@ def settle(
         wanted: K.
         start_s: when the round started.
         deadline_s: seconds the round may last.
+        unusable_s: when the last of the replies arrives that cannot be used.
     """
     order = arrival_order(arrivals_s, clients)
     limit = np.inf if deadline_s is None else start_s + deadline_s
     in_time = order[arrivals_s[order] <= limit]
     counted = in_time[:wanted]
-    if len(counted) == wanted or deadline_s is None:
-        end_s = float(arrivals_s[counted].max(initial=start_s))
-    else:
-        end_s = limit
+    end_s = float(arrivals_s[counted].max(initial=start_s))
+    if len(counted) < wanted:
+        end_s = max(end_s, unusable_s) if deadline_s is None else limit
     late = np.setdiff1d(np.arange(len(clients)), counted)
     return Outcome(np.sort(clients[counted]), np.sort(clients[late]), end_s)
 

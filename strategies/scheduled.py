@@ -187,8 +187,9 @@ class Scheduled(Strategy):
         reports, problems = sort_replies(by_client, cohort.clients.tolist(), server_round, shapes)
         self._trouble.note(server_round, problems)
         start_s, rounds = self._timeline.now_s, self._experiment.rounds
+        unusable = {c: problem.meter for c, problem in problems.items() if problem.meter}
         actual, arrivals_s, outcome = self._timeline.play(
-            reports, opened.view.model_bytes, rounds.cohort, rounds.deadline_s
+            reports, unusable, opened.view.model_bytes, rounds.cohort, rounds.deadline_s
         )
         self._fleet.failed(list(problems))
         self._fleet.trained(outcome.counted)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fedio.clock import VirtualClock
 from fedio.costs import Phases, phases
 from fedio.profiles import Speeds
+from fedio.protocol import Meter
 from strategies.fleet import Fleet
 from strategies.round import Outcome, Report, settle, work_of
 
@@ -42,12 +45,18 @@ class Timeline:
             self._move_to(float(ends_s.min()))
 
     def play(
-        self, reports: list[Report], model_bytes: float, wanted: int, deadline_s: float | None
+        self,
+        reports: list[Report],
+        unusable: Mapping[int, Meter],
+        model_bytes: float,
+        wanted: int,
+        deadline_s: float | None,
     ) -> tuple[Phases, np.ndarray, Outcome]:
         """Let a round that starts now run to its end.
 
         Args:
             reports: the valid replies of its participations.
+            unusable: the meters of clients that did their work and sent what cannot be used.
             model_bytes: what each of them downloaded, and uploaded.
             wanted: how many of them count.
             deadline_s: seconds the round may last.
@@ -55,15 +64,24 @@ class Timeline:
         Returns:
             Seconds by phase and arrival (virtual seconds) of each report, and who counts.
         """
-        clients = np.array([report.client for report in reports], dtype=np.int64)
-        took = phases(work_of(reports, model_bytes), self._speeds.take(clients))
+        meters = {report.client: report.meter for report in reports}
+        clients, took = self._time(meters, model_bytes)
+        wasted, wasted_took = self._time(unusable, model_bytes)
         durations_s = took.total_s
-        arrivals_s = self.now_s + durations_s
-        outcome = settle(clients, arrivals_s, wanted, self.now_s, deadline_s)
+        arrivals_s, wasted_s = self.now_s + durations_s, self.now_s + wasted_took.total_s
+        last_s = float(wasted_s.max(initial=self.now_s))
+        outcome = settle(clients, arrivals_s, wanted, self.now_s, deadline_s, last_s)
         self._fleet.busy(clients, arrivals_s)
+        self._fleet.busy(wasted, wasted_s)
         self._on_the_way += zip(arrivals_s.tolist(), durations_s.tolist(), reports, strict=True)
         self._move_to(outcome.end_s)
         return took, arrivals_s, outcome
+
+    def _time(self, meters: Mapping[int, Meter], model_bytes: float) -> tuple[np.ndarray, Phases]:
+        """Return the clients of meters, and what the work of each takes."""
+        clients = np.array(list(meters), dtype=np.int64)
+        work = work_of(list(meters.values()), model_bytes)
+        return clients, phases(work, self._speeds.take(clients))
 
     def _move_to(self, time_s: float) -> None:
         """Move the clock, and write every report that has arrived by then into the table."""

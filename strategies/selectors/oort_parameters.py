@@ -48,6 +48,9 @@ class OortParameters:
         for name in ("round_threshold", "round_penalty", "pacer_delta"):
             if not 0 <= getattr(self, name) < np.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}, not a number from 0 up")
+        for name in ("pacer_step", "blacklist_rounds"):
+            if getattr(self, name) != int(getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)}, not a whole number")
         if self.pacer_step < 1 or not 1 <= self.sample_window < np.inf:
             raise ValueError("pacer_step and sample_window must be at least 1")
 

@@ -36,6 +36,15 @@ def text_of(folder: Path) -> dict[str, bytes]:
         (["run", "smoke", "--seed", "-1"], "needs a whole number from 0 on"),
         (["run", "smoke", "--engine", "magic"], "invalid choice: 'magic'"),
         (["run", "smoke", "--json", "/no/such/folder/x.json"], "cannot write /no/such/folder"),
+        (["run", "smoke", "--set", "arms.x.selectr=oort"], "did you mean 'selector'?"),
+        (["run", "smoke", "--set", 'arms."../x".policy=lru'], "should match pattern"),
+        (["run", "smoke", "--set", "cache.share=inf"], "cache.share"),
+        (["run", "smoke", "--set", "rounds=5"], "rounds: it is a table with the keys cohort"),
+        (["run", "smoke", "--set", "model=:X"], "model: cannot load model"),
+        (["run", "smoke", "--set", "training.local_steps=10**12"], "training.local_steps"),
+        (["run", "smoke", "--json", "/proc/x.json"], "cannot write /proc/x.json"),
+        (["run", "mine.tml"], "no experiment file mine.tml"),
+        (["report", ".", "--target", "nan"], "between 0 and 1"),
         (["run"], "required: PRESET|FILE"),
         (["compare", "smoke", "--target", "2"], "between 0 and 1"),
         (["compare", "smoke", "--seeds", "0"], "needs a whole number from 1 on"),
@@ -102,6 +111,14 @@ def test_an_output_path_that_cannot_be_used_is_left_alone(
         assert main([command, str(tiny_file), "--out", "/proc/fedio"]) == 2
     assert file.read_text() == "mine"
     assert all("error: " in line for line in capsys.readouterr().err.splitlines() if "out" in line)
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "[" / "b]x"
+    assert main(["run", str(tiny_file), "--set", "rounds.rounds=1", "--out", str(out)]) == 0
+    assert str(out) in capsys.readouterr().out
 
 
 def test_missing_data_without_network_is_the_users_to_mend(

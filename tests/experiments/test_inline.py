@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,17 @@ def test_workers_repetition_and_stores_make_no_difference(tiny: Tiny, tmp_path: 
         assert other.summary["model_hash"] == first.summary["model_hash"], name
         assert lines(other) == lines(first), name
     assert not multiprocessing.active_children()
+
+
+def test_a_run_leaves_nothing_to_the_next_in_the_same_process(tiny: Tiny, tmp_path: Path) -> None:
+    for store in ("lmdb", "memory"):
+        experiment = tiny(f"cache.store='{store}'", "rounds.rounds=2")
+        before = lines(play(experiment, tmp_path / store))
+        assert lines(play(experiment, tmp_path / store)) == before
+        shutil.rmtree(tmp_path / store)
+        other = play(tiny("seed=5", "rounds.rounds=2", "arm='two'"), tmp_path / store)
+        fresh = play(tiny("seed=5", "rounds.rounds=2", "arm='two'"), tmp_path / f"{store}-fresh")
+        assert lines(other) == lines(fresh)
 
 
 def test_another_seed_is_another_run(tiny: Tiny, tmp_path: Path) -> None:

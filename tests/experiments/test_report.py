@@ -105,7 +105,7 @@ def test_exports_read_back(runs: list[Run], tmp_path: Path, form: str) -> None:
     assert [file.name for file in files] == [f"rounds.{form}", f"clients.{form}"]
     read = pd.read_csv if form == "csv" else pd.read_parquet
     rounds, clients = read(files[0]), read(files[1])
-    assert list(rounds["arm"]) == ["uniform+lru", "<b>+lru", "oort+lru", "oort+lru"]
+    assert list(rounds["arm"]) == ["uniform+lru", "uniform+lru", "oort+lru", "oort+lru"]
     assert list(rounds["round"]) == [0, 1, 0, 1]
     assert [json.loads(cell) for cell in rounds["selected"]][:2] == [[], [0, 1]]
     assert rounds["not_selected.busy"][1] == 2

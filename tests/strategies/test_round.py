@@ -65,7 +65,7 @@ def test_durations_of_five_clients_by_hand() -> None:
         )
         for client in range(5)
     ]
-    took = phases(work_of(reports, model_bytes=24.0), five_devices())
+    took = phases(work_of([report.meter for report in reports], model_bytes=24.0), five_devices())
     # download 24/48 + upload 24/24 = 1.5; decode 2; compute 10 * speed;
     # a miss 0.5 + 100/100 and its write 0.25 + 100/200: 2.25; a hit 100/1000 = 0.1
     by_hand = [

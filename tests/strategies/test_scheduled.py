@@ -156,6 +156,20 @@ def test_a_bad_reply_alone_is_left_out(tmp_path: Path) -> None:
     }
 
 
+def test_rejected_work_takes_its_time(tmp_path: Path) -> None:
+    def script(client: int, server_round: int) -> dict[str, Any]:
+        bad = {"weight": 0} if client == 4 or server_round == 1 else {}
+        return trains(client, server_round) | bad
+
+    run, _, _ = play(tmp_path, script, rounds=3, cohort=4, over_commitment=5 / 4)
+    assert run.rounds[1]["rejected"] == [0, 1, 2, 3, 4]
+    # All five worked for nothing, the last of them for 100 s.
+    assert run.rounds[1]["end_s"] == pytest.approx(100.0)
+    # Four count in the next round, at 140 s; client 4, rejected again, is busy until 200 s.
+    assert run.rounds[2]["end_s"] == pytest.approx(140.0)
+    assert run.rounds[3]["not_selected"] == {"busy": 1}
+
+
 def test_when_all_fail_the_model_stays_and_the_next_round_goes_on(tmp_path: Path) -> None:
     def script(client: int, server_round: int) -> dict[str, Any] | Exception:
         return ValueError("boom") if server_round == 1 else trains(client, server_round)

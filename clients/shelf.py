@@ -27,7 +27,8 @@ class Shelf:
         if cache is not None and not cache.is_current:
             cache.close()
             cache = None
-        cache = cache or reopen()
+        if cache is None:  # and not `or`: an empty cache is false
+            cache = reopen()
         try:
             yield cache
         except BaseException:

@@ -8,6 +8,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from fedio.config import Experiment, find
+from fedio.output import reserved
 from fedio.runs import CACHES_FOLDER, CONFIG_FILE, RunFolder
 
 RUNS_FOLDER = "runs"
@@ -40,20 +41,21 @@ def open_home(source: str, experiment: Experiment) -> Iterator[RunFolder]:
     """Open the run folder to write; one that no engine looks after is made, its caches cleared.
 
     Raises:
-        InputError: the folder cannot be made, or holds something else.
+        InputError: the folder cannot be made, holds something else, or is being written to.
     """
     home = home_of(source, experiment)
     if _is_of_a_run(find(source)):
         yield RunFolder(home)
         return
-    folder = RunFolder.create(home, experiment.for_arm())
     caches = home / CACHES_FOLDER
-    rmtree(caches, ignore_errors=True)
-    try:
-        yield folder
-    finally:
-        if not experiment.cache.keep:
-            rmtree(caches, ignore_errors=True)
+    with reserved(home):
+        folder = RunFolder.create(home, experiment.for_arm())
+        rmtree(caches, ignore_errors=True)
+        try:
+            yield folder
+        finally:
+            if not experiment.cache.keep:
+                rmtree(caches, ignore_errors=True)
 
 
 def _is_of_a_run(file: Path) -> bool:

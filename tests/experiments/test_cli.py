@@ -37,7 +37,7 @@ def text_of(folder: Path) -> dict[str, bytes]:
         (["run", "smoke", "--engine", "magic"], "invalid choice: 'magic'"),
         (["run", "smoke", "--json", "/no/such/folder/x.json"], "cannot write /no/such/folder"),
         (["run", "smoke", "--set", "arms.x.selectr=oort"], "did you mean 'selector'?"),
-        (["run", "smoke", "--set", 'arms."../x".policy=lru'], "should match pattern"),
+        (["run", "smoke", "--set", "arms.a b.policy=lru"], "should match pattern"),
         (["run", "smoke", "--set", "cache.share=inf"], "cache.share"),
         (["run", "smoke", "--set", "rounds=5"], "rounds: it is a table with the keys cohort"),
         (["run", "smoke", "--set", "model=:X"], "model: cannot load model"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from flwr.app import ArrayRecord
 
-from clients.datapath import Batch, ClientData, batches
+from clients.datapath import Batch, ClientData, ahead, batches
 from clients.meter import MeterReading
 from clients.models import build
 from clients.prepare import Federation, prepare
@@ -26,6 +26,8 @@ from fedio.runs import CACHES_FOLDER
 from fedio.seeds import Purpose, rng
 from storage import MemoryStore, Policy, SampleCache, open_cache
 from storage.policies import POLICIES
+
+AHEAD_BYTES = 32 << 20
 
 # An open LMDB file takes three descriptors; the rest of the process keeps some too.
 MOST_OPEN_CACHES, DESCRIPTORS_EACH, OTHER_DESCRIPTORS = 128, 3, 128
@@ -112,14 +114,19 @@ class Device:
             sampler = self._sampler(cache.notes)
             order = sampler.order(resident, local_steps * training.batch_size, sampling)
             meter = MeterReading(cache.stats.copy(), data.size_bytes, data.decode_s)
-            reading = _LastBatch(batches(order, training.batch_size, data, cache, meter))
+            source = batches(order, training.batch_size, data, cache, meter)
+            # What a policy learns from a step decides about the next reads; otherwise they may
+            # as well come first.
+            reading = _LastBatch(source if cache.policy.learns else ahead(source, AHEAD_BYTES))
 
             def feedback(losses: np.ndarray) -> None:
                 cache.feedback(reading.samples, losses)
                 sampler.feedback(reading.samples, losses)
 
-            lr = training.lr_of(server_round)
-            trained = self._host.trainer.train(arrays, reading, lr, feedback)
+            learns = cache.policy.learns or sampler.learns
+            trained = self._host.trainer.train(
+                arrays, reading, training.lr_of(server_round), feedback if learns else None
+            )
             cache.save(server_round, sampler.columns())
             claims = Claims(
                 partition=self._partition,

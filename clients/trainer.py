@@ -11,7 +11,6 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
-from torch.optim.sgd import sgd
 
 from fedio.arrays import pack, unpack
 from fedio.config import Training
@@ -59,7 +58,7 @@ class Trainer:
         arrays: ArrayRecord,
         batches: Iterable[Batch],
         lr: float,
-        feedback: Callable[[np.ndarray], None],
+        feedback: Callable[[np.ndarray], None] | None = None,
     ) -> Trained:
         """Train from `arrays` on each batch once with SGD.
 
@@ -67,7 +66,7 @@ class Trainer:
             arrays: the weights to start from; left as they are.
             batches: images uint8 [B, C, H, W] and labels int64 [B].
             lr: the learning rate.
-            feedback: called after each step with the B losses before it, float64.
+            feedback: called after each step with the B losses before it, float64 [B].
         """
         self._load(arrays)
         self._model.train()
@@ -77,9 +76,10 @@ class Trainer:
             for images, labels in batches:
                 each = F.cross_entropy(*self._forward(images, labels), reduction="none")
                 self._step(each.mean(), lr, momenta)
-                losses.append(each.detach().cpu().numpy().astype(np.float64))
-                feedback(losses[-1])
-        return Trained(self.arrays(), np.stack(losses))
+                losses.append(each.detach())
+                if feedback is not None:
+                    feedback(losses[-1].cpu().numpy().astype(np.float64))
+        return Trained(self.arrays(), torch.stack(losses).cpu().numpy().astype(np.float64))
 
     def evaluate(self, arrays: ArrayRecord, images: np.ndarray, labels: np.ndarray) -> Evaluation:
         """Return accuracy and mean loss of the weights `arrays`.
@@ -106,26 +106,25 @@ class Trainer:
         return ArrayRecord({name: pack(value.cpu().numpy()) for name, value in self._state.items()})
 
     def _step(self, loss: torch.Tensor, lr: float, momenta: list[torch.Tensor | None]) -> None:
-        """Take a step of SGD: PyTorch's own functional form, without the optimizer's bookkeeping.
+        """Take a step of SGD as torch.optim.SGD defines it, without an optimizer's bookkeeping.
 
         Args:
             loss: to differentiate.
             lr: the learning rate.
             momenta: the momentum buffer of each parameter, None before the first step; updated.
         """
-        gradients = list(torch.autograd.grad(loss, self._parameters))
+        decay, momentum = self._training.weight_decay, self._training.momentum
+        gradients = torch.autograd.grad(loss, self._parameters)
         with torch.no_grad():
-            sgd(
-                self._parameters,
-                gradients,
-                momenta,
-                lr=lr,
-                momentum=self._training.momentum,
-                weight_decay=self._training.weight_decay,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-            )
+            for i, (parameter, gradient) in enumerate(
+                zip(self._parameters, gradients, strict=True)
+            ):
+                step = gradient.add(parameter, alpha=decay) if decay else gradient
+                if momentum:
+                    held = momenta[i]
+                    step = step if held is None else held.mul_(momentum).add_(step)
+                    momenta[i] = step
+                parameter.sub_(step, alpha=lr)
 
     def _load(self, arrays: ArrayRecord) -> None:
         """Copy weights into the model."""
@@ -140,9 +139,9 @@ class Trainer:
 
     def _forward(self, images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits and targets; pixels 0..255 become -1..1."""
-        pixels = torch.from_numpy(images).to(self._device).to(torch.float32)
+        pixels = torch.from_numpy(images).to(self._device)
         target = torch.from_numpy(labels).to(self._device)
-        return self._model(pixels.div_(127.5).sub_(1.0)), target
+        return self._model(pixels.sub(127.5).div_(127.5)), target
 
 
 def find_accelerator(name: str) -> torch.device:

@@ -30,6 +30,11 @@ class Policy(ABC):
         self.samples = samples
         self.quarantined = 0
 
+    @property
+    def learns(self) -> bool:
+        """Whether it takes feedback; reads need not wait for that otherwise."""
+        return type(self).feedback is not Policy.feedback
+
     @abstractmethod
     def access(self, samples: np.ndarray, hit: np.ndarray) -> None:
         """Samples were read, in this order, each a use of its own; `hit` is bool[k]."""

@@ -21,6 +21,11 @@ class Sampler(ABC):
         self.samples = samples
         self.batch_size = batch_size
 
+    @property
+    def learns(self) -> bool:
+        """Whether it takes feedback."""
+        return type(self).feedback is not Sampler.feedback
+
     @abstractmethod
     def order(self, resident: np.ndarray, accesses: int, rng: np.random.Generator) -> np.ndarray:
         """Return the samples to access, in order.

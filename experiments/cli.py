@@ -81,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_data(
         add("data", commands.data, "Look at data sets, get them, or describe an experiment's data.")
     )
+    bench = add("bench", commands.bench, "Measure speeds beside named references.")
+    bench.add_argument("benches", nargs="*", metavar="BENCH", help="which (all)")
+    _add_json(bench)
     listing = add("list", commands.list_names, "List what can be named in an experiment.")
     listing.add_argument(
         "kind",

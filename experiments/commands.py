@@ -18,6 +18,7 @@ from experiments import compare as comparison
 from experiments import doctor as checks
 from experiments import plots
 from experiments import report as reports
+from experiments.bench import BENCHES
 from experiments.engines import ENGINES
 from experiments.explain import print_round
 from experiments.figures import compare_json
@@ -26,6 +27,7 @@ from experiments.table import number, percent, print_table, seconds
 from fedio.config import Experiment, Spec, find, load, presets
 from fedio.errors import InputError, RunError
 from fedio.output import dumps, reserved, write_text
+from fedio.plugins import unknown
 from fedio.profiles import known_profiles, load_profile
 from fedio.runs import (
     CONFIG_FILE,
@@ -140,6 +142,24 @@ def data(options: argparse.Namespace) -> None:
         facts = describe(prepare(experiment))
         _print_facts(facts)
         _write_json(options.json, facts)
+
+
+def bench(options: argparse.Namespace) -> None:
+    """Run benchmarks and print their rows."""
+    _check_json(options.json)
+    for name in options.benches:
+        if name not in BENCHES:
+            raise InputError(unknown("bench", name, BENCHES))
+    rows = [row for name in options.benches or BENCHES for row in BENCHES[name]()]
+    table = Table(box=None, pad_edge=False)
+    for title in ("name", "value", "unit", "reference", "ratio", "setting"):
+        table.add_column(title, justify="right" if title in {"value", "ratio"} else "left")
+    for row in rows:
+        setting = ", ".join(f"{key} {value}" for key, value in row.setting.items())
+        cells = (row.name, f"{row.value:.3g}", row.unit, row.reference, f"{row.ratio:.2f}x")
+        table.add_row(*cells, setting)
+    out_console.print(table)
+    _write_json(options.json, {"schema": 1, "rows": [row.to_dict() for row in rows]})
 
 
 def list_names(options: argparse.Namespace) -> None:

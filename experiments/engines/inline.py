@@ -6,6 +6,7 @@ for the whole run, so that its cache in memory is always where its next message 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import multiprocessing
 import secrets
@@ -18,10 +19,11 @@ from multiprocessing.context import ForkServerProcess
 from typing import NoReturn, Protocol
 
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from clients.client_app import forget
-from experiments.apps import client_app, server_app
+from experiments.apps import server_app
 from experiments.logs import quiet
 from fedio.config import Experiment
 from fedio.errors import RunError
@@ -31,6 +33,7 @@ from fedio.runs import CACHES_FOLDER, CONFIG_FILE, RunFolder
 RUN_ID = 1
 SERVER_NODE = 1
 CLIENT_FAILED = 2
+CLIENT_APP = "experiments.apps:client_app"
 
 
 def run(experiment: Experiment, folder: RunFolder) -> None:
@@ -44,7 +47,7 @@ def run(experiment: Experiment, folder: RunFolder) -> None:
     forget()
     shutil.rmtree(caches, ignore_errors=True)
     config: UserConfig = {"experiment": str(folder.path / CONFIG_FILE), "overrides": ""}
-    nodes = _node_ids(experiment.data.clients)
+    nodes = node_ids(experiment.data.clients)
     assume_identity(RUN_ID, SERVER_NODE)
     pool = _pool(experiment.engine.workers, nodes, config)
     try:
@@ -131,7 +134,8 @@ class InlineGrid(Grid):
 class _Clients:
     """Clients of this process: a Flower context for each, and answers to their messages."""
 
-    def __init__(self, nodes: dict[int, int], config: UserConfig) -> None:
+    def __init__(self, nodes: dict[int, int], config: UserConfig, app: str) -> None:
+        self._app = _load(app)
         self._contexts = {
             node: Context(
                 RUN_ID,
@@ -146,33 +150,38 @@ class _Clients:
     def answer(self, message: Message) -> Message:
         """Run the ClientApp on a message; a failure becomes an error reply with its traceback."""
         try:
-            reply = client_app(message, self._contexts[message.metadata.dst_node_id])
+            reply = self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception:  # noqa: BLE001 - whatever a client raises must not end the server
             reply = Message(Error(CLIENT_FAILED, traceback.format_exc()), reply_to=message)
         return reply
 
 
-class _ThisProcess:
+class ThisProcess:
     """Zero workers: a message is answered when its reply is asked for."""
 
-    def __init__(self, nodes: dict[int, int], config: UserConfig) -> None:
-        self._clients = _Clients(nodes, config)
+    def __init__(self, nodes: dict[int, int], config: UserConfig, app: str = CLIENT_APP) -> None:
+        self._clients = _Clients(nodes, config, app)
         self._waiting: list[Message] = []
 
     def send(self, messages: Sequence[Message]) -> None:
+        """Take messages to answer."""
         self._waiting += messages
 
     def receive(self) -> list[Message]:
+        """Return answers that are ready; wait for one if none is."""
         return [self._clients.answer(self._waiting.pop(0))]
 
     def close(self) -> None:
+        """End all that was started."""
         self._waiting.clear()
 
 
-class _Workers:
+class Workers:
     """N worker processes; a partition is always with the same one."""
 
-    def __init__(self, count: int, nodes: dict[int, int], config: UserConfig) -> None:
+    def __init__(
+        self, count: int, nodes: dict[int, int], config: UserConfig, app: str = CLIENT_APP
+    ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
         self._worker_of = {node: partition % count for node, partition in nodes.items()}
@@ -181,7 +190,10 @@ class _Workers:
         for number in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, nodes, config), name=f"fedio-{number}", daemon=True
+                target=_serve,
+                args=(theirs, nodes, config, app),
+                name=f"fedio-{number}",
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -189,6 +201,7 @@ class _Workers:
             self._processes.append(process)
 
     def send(self, messages: Sequence[Message]) -> None:
+        """Take messages to answer."""
         # One pickle for each worker's share: the model, which all messages refer to, goes once.
         for number, pipe in enumerate(self._pipes):
             share = [m for m in messages if self._worker_of[m.metadata.dst_node_id] == number]
@@ -196,6 +209,7 @@ class _Workers:
                 pipe.send(share)
 
     def receive(self) -> list[Message]:
+        """Return answers that are ready; wait for one if none is."""
         replies: list[Message] = []
         for ready in wait(self._pipes):
             number = self._pipes.index(ready)  # type: ignore[arg-type]
@@ -211,6 +225,7 @@ class _Workers:
         return replies
 
     def close(self) -> None:
+        """End all that was started."""
         for pipe in self._pipes:
             pipe.close()
         deadline = time.monotonic() + 5
@@ -221,11 +236,11 @@ class _Workers:
                 process.join()
 
 
-def _serve(pipe: Connection, nodes: dict[int, int], config: UserConfig) -> None:
+def _serve(pipe: Connection, nodes: dict[int, int], config: UserConfig, app: str) -> None:
     """Answer messages until the pipe closes, as it does when the parent process ends."""
     quiet()
     assume_identity(RUN_ID, SERVER_NODE)
-    clients = _Clients(nodes, config)
+    clients = _Clients(nodes, config, app)
     try:
         while True:
             for message in pipe.recv():
@@ -234,11 +249,18 @@ def _serve(pipe: Connection, nodes: dict[int, int], config: UserConfig) -> None:
         return
 
 
+def _load(app: str) -> ClientApp:
+    """Return the ClientApp that `module:attribute` names."""
+    module, _, attribute = app.partition(":")
+    loaded: ClientApp = getattr(importlib.import_module(module), attribute)
+    return loaded
+
+
 def _pool(workers: int, nodes: dict[int, int], config: UserConfig) -> Pool:
-    return _Workers(workers, nodes, config) if workers else _ThisProcess(nodes, config)
+    return Workers(workers, nodes, config) if workers else ThisProcess(nodes, config)
 
 
-def _node_ids(clients: int) -> dict[int, int]:
+def node_ids(clients: int) -> dict[int, int]:
     """Return a random node id for each partition, in random order: nothing may rely on either."""
     ids: set[int] = set()
     while len(ids) < clients:

@@ -16,6 +16,7 @@ import numpy as np
 from storage import environment as environments
 from storage.contents import IDENTITY_KEY, Contents
 from storage.errors import CorruptCache, NotAllowed, StorageError, StoreFull
+from storage.index_file import IndexFile
 from storage.layout import PAGE_BYTES, PAGE_CHARGE_BYTES
 from storage.store import Store
 
@@ -67,6 +68,7 @@ class LmdbStore(Store):
         """
         self._durable = durable
         self._environment, self.rebuilt_reason = environments.acquire(path, map_bytes)
+        self._index_file = IndexFile(self._environment.path / INDEX_FILE)
         self._identity = _VERSION + identity
         self._seed = zlib.crc32(self._identity)
         self._limit_pages = map_bytes // PAGE_CHARGE_BYTES - _SPARE_PAGES
@@ -148,41 +150,29 @@ class LmdbStore(Store):
         """Replace the file by an empty one and drop the index."""
         self._open()
         self._environment.recreate()
-        (self.path / INDEX_FILE).unlink(missing_ok=True)
+        self._index_file.remove()
         self._tick()
 
     def save_index(self, index: bytes) -> None:
-        """Bring the data to the disk, then replace the index file.
+        """Bring the data to the disk, then the index.
 
         After a crash in between, the data are newer than the index: the cache compares the two
         when it opens. The other order could promise payloads that never arrived.
         """
-        fresh = self.path / f"{INDEX_FILE}.new"
         try:
             if self._durable:
                 self._open().sync(True)
-            with fresh.open("wb") as file:
-                file.write(index)
-                if self._durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            fresh.replace(self.path / INDEX_FILE)
+            self._index_file.append(index, durable=self._durable)
         except (OSError, lmdb.Error) as error:
             raise StoreFull(f"cannot save the index in {self.path}: {error}") from error
 
     def load_index(self) -> bytes | None:
         """The index file."""
-        file = self.path / INDEX_FILE
-        return file.read_bytes() if file.exists() else None
+        return self._index_file.last()
 
     def version(self) -> object:
-        """The last transaction, and the index file's identity and time: a save makes a new file."""
-        transaction = self._open().info()["last_txnid"]
-        try:
-            found = (self.path / INDEX_FILE).stat()
-        except FileNotFoundError:
-            return transaction, None
-        return transaction, (found.st_ino, found.st_mtime_ns, found.st_size)
+        """The last transaction, and how far the index file has grown."""
+        return self._open().info()["last_txnid"], self._index_file.version()
 
     def share(self) -> Self:
         """Another handle, which has to be closed on its own."""

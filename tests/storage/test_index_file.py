@@ -1,0 +1,74 @@
+"""The file of saved indexes: the newest whole one counts, whatever a crash left behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptCache
+from storage.index_file import LIMIT_BYTES, IndexFile
+
+INDEXES = [b"", b"one", b"two" * 100, bytes(range(256))]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> IndexFile:
+    return IndexFile(tmp_path / "index")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_newest_counts(file: IndexFile, durable: bool) -> None:
+    assert file.last() is None
+    for index in INDEXES:
+        before = file.version()
+        file.append(index, durable=durable)
+        assert file.last() == index
+        assert file.version() != before
+    file.remove()
+    assert file.last() is None
+
+
+@given(cut=st.integers(0, 400))
+def test_a_write_cut_short_leaves_the_one_before_it(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    file = IndexFile(tmp_path_factory.mktemp("cut") / "index")
+    file.append(b"first", durable=False)
+    first = file.path.stat().st_size
+    file.append(b"second" * 50, durable=False)
+    whole = file.path.read_bytes()
+    file.path.write_bytes(whole[: first + cut])
+    complete = first + cut >= len(whole)
+    assert file.last() == (b"second" * 50 if complete else b"first")
+    # And what comes next is found again.
+    file.append(b"third", durable=False)
+    assert file.last() == b"third"
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"idx\n", b"garbage" * 10])
+def test_what_holds_no_index_is_damaged(file: IndexFile, content: bytes) -> None:
+    file.path.write_bytes(content)
+    with pytest.raises(CorruptCache):
+        file.last()
+
+
+def test_a_flipped_byte_in_the_newest_is_damage(file: IndexFile) -> None:
+    file.append(b"first", durable=False)
+    file.append(b"second", durable=False)
+    data = bytearray(file.path.read_bytes())
+    data[-1] ^= 1
+    file.path.write_bytes(data)
+    with pytest.raises(CorruptCache):
+        file.last()
+
+
+def test_the_file_stays_small(file: IndexFile) -> None:
+    index = bytes(100_000)
+    for number in range(25):
+        file.append(index + bytes([number]), durable=False)
+        assert file.path.stat().st_size <= LIMIT_BYTES
+        assert file.last() == index + bytes([number])
+    assert [path.name for path in file.path.parent.iterdir()] == ["index"]

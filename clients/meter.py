@@ -22,25 +22,22 @@ class MeterReading:
         self._before = before
         self._size_bytes = size_bytes
         self._decode_s = decode_s
-        self._used = np.zeros(len(size_bytes), dtype=bool)
-        self._steps = self._trained = self._origin_bytes = 0
-        self._decoded_s = 0.0
+        self._served: list[np.ndarray] = []
+        self._missed: list[np.ndarray] = []
 
     def batch(self, served: np.ndarray, missed: np.ndarray) -> None:
         """Count one batch: the samples that were trained, those of them read from the origin."""
-        self._steps += 1
-        self._trained += len(served)
-        self._used[served] = True
-        self._origin_bytes += int(self._size_bytes[missed].sum())
-        self._decoded_s += float(self._decode_s[served].sum())
+        self._served.append(served)
+        self._missed.append(missed)
 
     def result(self, after: CacheStats) -> Meter:
         """Return the counts, with the cache's counters as they stand now."""
         cache = after - self._before
+        served, missed = np.concatenate(self._served), np.concatenate(self._missed)
         return Meter(
-            steps=self._steps,
-            trained_samples=self._trained,
-            unique_samples=int(np.count_nonzero(self._used)),
+            steps=len(self._served),
+            trained_samples=len(served),
+            unique_samples=len(np.unique(served)),
             requests=cache.requests,
             hits=cache.hits,
             staged=cache.staged,
@@ -48,9 +45,9 @@ class MeterReading:
             misses=cache.misses,
             corrupt=cache.corrupt,
             hit_bytes=cache.hit_bytes,
-            origin_bytes=self._origin_bytes,
+            origin_bytes=int(self._size_bytes[missed].sum()),
             written_samples=cache.written_samples,
             written_bytes=cache.written_bytes,
             evicted_samples=cache.evicted_samples,
-            decode_s=self._decoded_s,
+            decode_s=float(self._decode_s[served].sum()),
         )

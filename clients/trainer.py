@@ -75,7 +75,7 @@ class Trainer:
         with one_thread():
             for images, labels in batches:
                 each = F.cross_entropy(*self._forward(images, labels), reduction="none")
-                self._step(each.mean(), lr, momenta)
+                self._step(each, lr, momenta)
                 losses.append(each.detach())
                 if feedback is not None:
                     feedback(losses[-1].cpu().numpy().astype(np.float64))
@@ -105,16 +105,18 @@ class Trainer:
         """Return the current weights."""
         return ArrayRecord({name: pack(value.cpu().numpy()) for name, value in self._state.items()})
 
-    def _step(self, loss: torch.Tensor, lr: float, momenta: list[torch.Tensor | None]) -> None:
+    def _step(self, losses: torch.Tensor, lr: float, momenta: list[torch.Tensor | None]) -> None:
         """Take a step of SGD as torch.optim.SGD defines it, without an optimizer's bookkeeping.
 
         Args:
-            loss: to differentiate.
+            losses: of each sample, float [B]; their mean is what is made smaller.
             lr: the learning rate.
             momenta: the momentum buffer of each parameter, None before the first step; updated.
         """
         decay, momentum = self._training.weight_decay, self._training.momentum
-        gradients = torch.autograd.grad(loss, self._parameters)
+        # The gradient of the mean, without a mean in the graph.
+        share = torch.full_like(losses, 1 / len(losses))
+        gradients = torch.autograd.grad(losses, self._parameters, share)
         with torch.no_grad():
             for i, (parameter, gradient) in enumerate(
                 zip(self._parameters, gradients, strict=True)

@@ -40,17 +40,18 @@ WORKERS = 2
 TRAINING_CLIENTS = 20
 OVERHEAD = {"clients": 1000, "cohort": 100, "parameters": 50_000}
 MODELS = ("cnn", "mlp")
-STORES = ("lmdb", "memory")
+# A full static cache only reads; LRU under shuffled epochs also writes nearly every sample.
+CACHES = (("lmdb", "static"), ("memory", "static"), ("lmdb", "lru"))
 
 
 def rows() -> list[Row]:
     """Measure everything; takes a few minutes."""
-    beside_pytorch = [_beside_pytorch(model, store) for model in MODELS for store in STORES]
-    return [*beside_pytorch, *_beside_flower()]
+    work = [_experiment(model, *cache) for model in MODELS for cache in CACHES]
+    return [*map(_beside_pytorch, work), *_beside_flower()]
 
 
-def _experiment(model: str, store: str) -> Experiment:
-    """Return the quickstart's work: 8 steps of 20 samples, a warm cache that stays as it is."""
+def _experiment(model: str, store: str = "lmdb", policy: str = "static") -> Experiment:
+    """Return the quickstart's work, 8 steps of 20 samples, on fewer clients."""
     overrides = [
         f"model={model}",
         f"cache.store={store}",
@@ -59,7 +60,7 @@ def _experiment(model: str, store: str) -> Experiment:
         "training.accelerator=cpu",
         f"engine.workers={WORKERS}",
     ]
-    return load(find("quickstart"), overrides).for_arm("oort+static")
+    return load(find("quickstart"), overrides).for_arm(f"oort+{policy}")
 
 
 def _setting(experiment: Experiment, **more: object) -> dict[str, Any]:
@@ -75,9 +76,8 @@ def _setting(experiment: Experiment, **more: object) -> dict[str, Any]:
     }
 
 
-def _beside_pytorch(model: str, store: str) -> Row:
+def _beside_pytorch(experiment: Experiment) -> Row:
     """One process, one core: client-rounds through Flower's messages beside a bare loop."""
-    experiment = _experiment(model, store)
     with tempfile.TemporaryDirectory() as folder:
         RunFolder.create(Path(folder), experiment)
         config: UserConfig = {
@@ -170,14 +170,14 @@ def _beside_flower() -> list[Row]:
         np.savez(model, w=np.zeros(OVERHEAD["parameters"], np.float32))
         plan = {"clients": OVERHEAD["clients"], "cohort": OVERHEAD["cohort"], "arrays": str(model)}
         noop = "experiments.bench.engine_apps:noop_client"
-        found = measure("overhead", _experiment("mlp", "lmdb"), plan, noop)
+        found = measure("overhead", _experiment("mlp"), plan, noop)
         names = ("engine.overhead", "flower-ray")
         setting = OVERHEAD | {"workers": WORKERS, "client": "no-op"}
         measured.append(
             Row.of_seconds(names, found["ours"], found["flower"], OVERHEAD["cohort"], setting)
         )
         for name in MODELS:
-            experiment = _experiment(name, "lmdb")
+            experiment = _experiment(name)
             model = link.folder / f"{name}.npz"
             initial = Central(experiment).initial_arrays
             np.savez(model, **{key: unpack(array) for key, array in initial.items()})  # type: ignore[arg-type]

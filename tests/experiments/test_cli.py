@@ -49,6 +49,7 @@ def text_of(folder: Path) -> dict[str, bytes]:
         (["compare", "smoke", "--target", "2"], "between 0 and 1"),
         (["compare", "smoke", "--seeds", "0"], "needs a whole number from 1 on"),
         (["report", "nowhere"], "no finished run in nowhere"),
+        (["bench", "speed"], "unknown bench 'speed'"),
         (["list", "everything"], "invalid choice"),
         (["dance"], "invalid choice: 'dance'"),
         ([], "required: COMMAND"),

@@ -9,9 +9,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from clients.device import Device, Host
-from fedio.config import from_run_config
 from fedio.errors import InputError
 from fedio.home import home_of
+from fedio.loading import from_run_config
 from fedio.protocol import (
     ACCURACY,
     ARRAYS,

@@ -24,8 +24,10 @@ from experiments.explain import print_round
 from experiments.figures import compare_json
 from experiments.progress import watch
 from experiments.table import number, percent, print_table, seconds
-from fedio.config import Experiment, Spec, find, load, presets
+from fedio.config import Experiment, Spec
 from fedio.errors import InputError, RunError
+from fedio.home import RUNS_FOLDER, run_name
+from fedio.loading import find, load, presets
 from fedio.output import dumps, reserved, write_text
 from fedio.plugins import unknown
 from fedio.profiles import known_profiles, load_profile
@@ -63,8 +65,7 @@ progress_console = Console(stderr=True, highlight=False, markup=False)
 def run(options: argparse.Namespace) -> None:
     """Run one arm."""
     experiment = _experiment(options).for_arm(options.arm, options.seed)
-    default = f"{experiment.name}-{experiment.arm}-s{experiment.seed}-{experiment.digest[:6]}"
-    out = options.out or Path("runs") / default
+    out = options.out or Path(RUNS_FOLDER) / run_name(experiment)
     _check_json(options.json)
     check_reusable(out, experiment)
     name = f"{experiment.arm}, seed {experiment.seed}"
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
 def compare(options: argparse.Namespace) -> None:
     """Run a comparison, then make its table, plots and report."""
     experiment = _experiment(options)
-    out = options.out or Path("runs") / f"compare-{experiment.name}"
+    out = options.out or Path(RUNS_FOLDER) / f"compare-{experiment.name}"
     _check_json(options.json)
     plan = comparison.plan(experiment, out, quick=options.quick, seeds=options.seeds)
     with reserved(out):
@@ -181,7 +182,7 @@ def doctor(options: argparse.Namespace) -> None:
 def _report_folder(options: argparse.Namespace) -> Path:
     """Return where a report goes: beside the runs if they are in one folder."""
     alone: Path = options.runs[0]
-    return options.out or (alone if len(options.runs) == 1 else Path("runs") / "report")
+    return options.out or (alone if len(options.runs) == 1 else Path(RUNS_FOLDER) / "report")
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:

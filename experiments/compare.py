@@ -16,9 +16,10 @@ from rich.console import Console
 from experiments.engines import inline
 from experiments.logs import quiet
 from experiments.progress import watch
-from fedio.config import Experiment, differing_keys, load
+from fedio.config import Experiment
 from fedio.environment import code_digest
 from fedio.errors import InputError, RunError
+from fedio.loading import differing_keys, load
 from fedio.output import is_empty, write_text
 from fedio.runs import SUMMARY_FILE, RunFolder, check_reusable, read_run
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from fedio.config import Experiment, differing_keys
+from fedio.config import Experiment
 from fedio.errors import InputError
+from fedio.loading import differing_keys
 from fedio.plugins import unknown
 from fedio.runs import Row, Run
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
 
-from fedio.config import Experiment, find
+from fedio.config import Experiment
+from fedio.loading import find
 from fedio.output import reserved
 from fedio.runs import CACHES_FOLDER, CONFIG_FILE, RunFolder
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from fedio.config import Experiment, differing_keys, load
+from fedio.config import Experiment
 from fedio.environment import environment
 from fedio.errors import InputError, RunError
+from fedio.loading import differing_keys, load
 from fedio.output import dumps, is_empty, make_folder, write_text
 
 logger = logging.getLogger(__name__)

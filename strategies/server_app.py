@@ -9,8 +9,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedio.config import Experiment, from_run_config
+from fedio.config import Experiment
 from fedio.home import open_home
+from fedio.loading import from_run_config
 from fedio.plugins import create
 from fedio.profiles import fleet_of
 from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOSS, NUM_EXAMPLES, ONE

@@ -22,17 +22,13 @@ from clients.models import build
 from clients.trainer import one_thread
 from experiments.bench.measure import Row, in_turns
 from experiments.engines.flower import COMPLETED, check, failure, federation_config
-from experiments.engines.inline import (
-    RUN_ID,
-    SERVER_NODE,
-    InlineGrid,
-    ThisProcess,
-    node_ids,
-)
+from experiments.engines.inline import InlineGrid, node_ids
+from experiments.engines.pools import RUN_ID, SERVER_NODE, ThisProcess
 from experiments.engines.superlink import superlink
 from fedio.arrays import unpack
-from fedio.config import Experiment, find, load
+from fedio.config import Experiment
 from fedio.flower_internals import assume_identity
+from fedio.loading import find, load
 from fedio.protocol import ARRAYS, CONFIG, LOCAL_STEPS, SERVER_ROUND
 from fedio.runs import CONFIG_FILE, RunFolder
 

@@ -18,7 +18,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from experiments.bench.measure import in_turns
-from experiments.engines.inline import InlineGrid, Workers, node_ids
+from experiments.engines.inline import InlineGrid, node_ids
+from experiments.engines.pools import Workers
 from fedio.arrays import pack
 from fedio.protocol import ARRAYS, CONFIG, LOCAL_STEPS, METRICS, NUM_EXAMPLES, SERVER_ROUND
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedio.config import Experiment, load
+from fedio.config import Experiment
+from fedio.loading import load
 
 FILE = """
 name = "tiny"

@@ -16,7 +16,8 @@ import pytest
 import experiments
 from experiments.engines import inline
 from experiments.figures import compare_json
-from fedio.config import Experiment, load
+from fedio.config import Experiment
+from fedio.loading import load
 from fedio.runs import Run, RunFolder, read_run
 
 Tiny = Callable[..., Experiment]

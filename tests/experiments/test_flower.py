@@ -18,9 +18,10 @@ import pytest
 
 from experiments.engines import flower, inline
 from experiments.engines import superlink as launcher
-from fedio.config import Experiment, load
+from fedio.config import Experiment
 from fedio.errors import InputError, RunError
 from fedio.home import home_of, run_name
+from fedio.loading import load
 from fedio.runs import CACHES_FOLDER, Run, RunFolder, read_run
 
 Tiny = Callable[..., Experiment]

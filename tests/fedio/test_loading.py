@@ -10,8 +10,9 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedio.config import Cache, Experiment, Training, differing_keys, find, load, presets
+from fedio.config import Cache, Experiment, Training
 from fedio.errors import InputError
+from fedio.loading import differing_keys, find, load, presets
 
 
 @pytest.fixture

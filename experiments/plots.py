@@ -100,10 +100,14 @@ def write(runs: Iterable[Run], folder: Path, target: float | None = None) -> lis
     return files
 
 
+LOWEST_SHARE_OF_TARGET = 0.6
+
+
 def accuracy(arms: Arms, target: float | None) -> Figure:
     """Draw test accuracy over virtual time: the mean over seeds, in a band from lowest to highest.
 
-    Evaluations hold until the next one, as steps. A dot marks the time to target.
+    Evaluations hold until the next one, as steps. A dot marks the time to target. With a target
+    the axis begins at 60 % of it.
     """
     figure, axes = _one_panel(3.8)
     longest_s = max(run.rounds[-1]["end_s"] for runs in arms.values() for run in runs)
@@ -130,10 +134,12 @@ def accuracy(arms: Arms, target: float | None) -> Figure:
     if target:
         axes.axhline(target, color="#555555", linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(
-            f"target {100 * target:g}%", (1, target), xycoords=("axes fraction", "data"),
-            xytext=(0, 2), textcoords="offset points", ha="right", va="bottom", fontsize=8,
+            f"target {100 * target:g}%", (0, target), xycoords=("axes fraction", "data"),
+            xytext=(3, 2), textcoords="offset points", ha="left", va="bottom", fontsize=8,
             color="#555555",
         )  # fmt: skip
+        # What decides lies around the target; the first steep rise can leave the picture.
+        axes.set_ylim(bottom=LOWEST_SHARE_OF_TARGET * target)
     axes.set(xlabel=f"virtual time ({unit})", ylabel="test accuracy (%)", xlim=(0, None))
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
     axes.grid(visible=True)

@@ -14,6 +14,7 @@ from typing import Any
 from fedio.config import Experiment, Spec
 
 HOUSES = ("storage", "fedio", "clients", "strategies", "experiments")
+EXPERIMENTS = {"presets", "examples"}
 PACKAGES = ("fedio", "flwr", "torch", "torchvision", "numpy", "lmdb", "pillow", "flwr-datasets")
 
 
@@ -44,7 +45,7 @@ def code_digest(experiment: Experiment) -> str:
     top = Path(__file__).resolve().parent.parent
     for house in HOUSES:
         for path in sorted((top / house).rglob("*")):
-            if path.suffix in {".py", ".toml"} and path.parent.name != "presets":
+            if path.suffix in {".py", ".toml"} and path.parent.name not in EXPERIMENTS:
                 digest.update(str(path.relative_to(top)).encode() + path.read_bytes())
     own = [Path(name) for name in experiment.fleet.profiles if Path(name).is_file()]
     for path in sorted([*own, *_plugin_files(experiment)]):

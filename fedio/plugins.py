@@ -65,6 +65,8 @@ def create(
     """
     kind = abc.__name__.lower()
     make = resolve(spec, table, kind)
+    if isinstance(make, type) and not issubclass(make, abc):
+        raise InputError(f"{kind} {spec.name!r} is the class {make.__name__}, not a {abc.__name__}")
     try:
         made = make(*given, **spec.args)
     except (TypeError, ValueError) as error:

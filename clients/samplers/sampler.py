@@ -39,6 +39,24 @@ class Sampler(ABC):
             int64 [accesses], each in 0..n-1.
         """
 
+    def checked_order(
+        self, resident: np.ndarray, accesses: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the order, if it is one.
+
+        Raises:
+            ValueError: `order` gave something else; a mistake in it must not pass as less work.
+        """
+        order = np.asarray(self.order(resident, accesses, rng))
+        who = type(self).__name__
+        if order.shape != (accesses,) or not np.issubdtype(order.dtype, np.integer):
+            raise ValueError(
+                f"sampler {who} gave {order.dtype} {order.shape}, not int64 ({accesses},)"
+            )
+        if not 0 <= order.min() <= order.max() < self.samples:
+            raise ValueError(f"sampler {who} named a sample outside 0..{self.samples - 1}")
+        return order.astype(np.int64, copy=False)
+
     def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:  # noqa: B027 - optional
         """Learn the losses of a training step, float64[k], of the samples it trained, int64[k]."""
 

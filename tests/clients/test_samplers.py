@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.samplers import SAMPLERS, Uniform
+from clients.samplers import SAMPLERS, Sampler, Uniform
 
 COUNTS = st.integers(1, 60)
 
@@ -32,3 +32,30 @@ def test_uniform_goes_through_all_samples_before_any_comes_again() -> None:
     assert sorted(order[:10]) == sorted(order[10:20]) == list(range(10))
     assert len(set(order[20:])) == 5
     assert order[:10].tolist() != order[10:20].tolist()
+
+
+class Says(Sampler):
+    """Orders whatever it is told."""
+
+    answer: object = None
+
+    def order(self, resident: np.ndarray, accesses: int, rng: np.random.Generator) -> np.ndarray:
+        del resident, accesses, rng
+        return self.answer  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ([0, 1, 2], r"gave int64 \(3,\), not int64 \(4,\)"),
+        ([0.0, 1.0, 2.0, 0.0], "gave float64"),
+        ([0, 1, 2, 3], r"outside 0\.\.2"),
+        ([0, 1, 2, -1], r"outside 0\.\.2"),
+        (None, "gave object"),
+    ],
+)
+def test_an_order_that_is_none_is_refused(answer: object, said: str) -> None:
+    sampler = Says(3, 2)
+    sampler.answer = answer
+    with pytest.raises(ValueError, match=f"sampler Says .*{said}"):
+        sampler.checked_order(np.zeros(3, bool), 4, np.random.default_rng(0))

@@ -47,7 +47,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], l
 
 def test_it_is_stored_without_outputs() -> None:
     book = notebook()
-    nbformat.validate(book)  # type: ignore[no-untyped-call]
+    nbformat.validate(book)
     for cell in codes(book):
         assert cell.outputs == []
         assert cell.execution_count is None

@@ -52,7 +52,7 @@ def test_an_import_path_works_too() -> None:
         (Spec(name="fedio.config:Nothing"), "cannot load shape"),
         (Spec(name="square", args={"size": 1}), "does not take"),
         (Spec(name="square", args={"colour": ""}), "needs a colour"),
-        (Spec(name="builtins:int"), "is a int, not a Shape"),
+        (Spec(name="builtins:int"), "is the class int, not a Shape"),
     ],
 )
 def test_what_cannot_be_made_is_said_in_one_line(spec: Spec, said: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from clients.datasets import Dataset
 from clients.meter import MeterReading
-from storage import Origin, SampleCache, Status
+from storage import Origin, SampleCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def batches(
         wanted = order[first : first + batch_size]
         read = cache.read(wanted, buffer)
         starts, lengths = read.starts.copy(), read.lengths.copy()
-        missed = np.flatnonzero(read.status >= Status.MISS)
+        missed = np.flatnonzero(~read.served)
         if missed.size:
             samples = wanted[missed]
             starts[missed] = data.origin.read(samples, buffer, read.used_bytes)

@@ -7,7 +7,7 @@ claims and arrival times, so a liar can mislead a claim but never the clock.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord
@@ -101,7 +101,7 @@ Wire = TypeVar("Wire", Meter, Claims, ProfileClaims)
 
 def to_record(value: Meter | Claims | ProfileClaims) -> ConfigRecord:
     """Return `value` as a record with one key per field."""
-    return ConfigRecord(asdict(value))
+    return ConfigRecord({name: getattr(value, name) for name in value.__dataclass_fields__})
 
 
 def from_record(kind: type[Wire], record: Any) -> Wire:

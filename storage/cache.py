@@ -23,6 +23,9 @@ from storage.snapshot import Snapshot
 from storage.store import Store
 
 _log = logging.getLogger(__name__)
+
+# Looking a member of an enumeration up takes longer than the read of a sample.
+_MISS, _CORRUPT = int(Status.MISS), int(Status.CORRUPT)
 _NOTHING = np.empty(0, np.uint8)
 
 
@@ -137,27 +140,27 @@ class SampleCache:
             samples = self._numbers(samples)
             index = self._index
             rows = np.flatnonzero(index.resident[samples])
-            found, lengths = samples[rows], index.length_bytes[samples[rows]]
-            if lengths.sum() > len(buffer):
-                raise ValueError(f"the buffer has {len(buffer)} bytes, {lengths.sum()} are needed")
+            found = samples[rows]
+            lengths = index.length_bytes[found]
+            used_bytes = int(lengths.sum())
+            if used_bytes > len(buffer):
+                raise ValueError(f"the buffer has {len(buffer)} bytes, {used_bytes} are needed")
             good = self._get(found, lengths, buffer)
-            status = np.full(len(samples), Status.MISS, np.uint8)
-            status[rows] = Status.HIT
-            status[rows[index.staged[found]]] = Status.STAGED
+            status = np.full(len(samples), _MISS, np.uint8)
+            status[rows] = index.staged[found]  # HIT is 0, STAGED 1
             damaged = found[:0]
             if not good.all():
-                status[rows[~good]] = Status.CORRUPT
+                status[rows[~good]] = _CORRUPT
                 damaged = found[~good]
                 rows, found, lengths = rows[good], found[good], lengths[good]
+                used_bytes = int(lengths.sum())
             served = np.zeros(len(samples), np.int64)
             served[rows] = lengths
-            self._count_read(found, status)
-            self.policy.access(samples, status < Status.MISS)
+            self._count_read(found, len(samples), len(damaged))
+            self.policy.access(samples, status < _MISS)
             if len(damaged):
                 self._discard(damaged)
-            ends = np.cumsum(served)
-            used_bytes = int(ends[-1]) if len(ends) else 0
-            return Read(samples, ends - served, served, status, used_bytes)
+            return Read(samples, np.cumsum(served) - served, served, status, used_bytes)
 
     def offer(
         self,
@@ -382,13 +385,13 @@ class SampleCache:
         except CorruptCache as error:
             self._rebuild(str(error))
 
-    def _count_read(self, served: np.ndarray, status: np.ndarray) -> None:
+    def _count_read(self, served: np.ndarray, requests: int, corrupt: int) -> None:
         stats = self.stats
-        stats.requests += len(status)
+        stats.requests += requests
         stats.hits += len(served)
-        stats.misses += len(status) - len(served)
-        stats.staged += int(np.count_nonzero(status == Status.STAGED))
-        stats.corrupt += int(np.count_nonzero(status == Status.CORRUPT))
+        stats.misses += requests - len(served)
+        stats.staged += int(np.count_nonzero(self._index.staged[served]))
+        stats.corrupt += corrupt
         stats.hit_bytes += int(self._index.size_bytes[served].sum())
 
     def _numbers(self, samples: np.ndarray) -> np.ndarray:

@@ -18,6 +18,9 @@ class Status(IntEnum):
     CORRUPT = 4
 
 
+_FIRST_UNSERVED = int(Status.MISS)
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """The answer to a batch of requests.
@@ -39,5 +42,5 @@ class Read:
     @property
     def served(self) -> np.ndarray:
         """Which requests the cache answered, bool[k]."""
-        answered: np.ndarray = self.status < Status.MISS
+        answered: np.ndarray = self.status < _FIRST_UNSERVED
         return answered

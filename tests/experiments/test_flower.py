@@ -21,7 +21,7 @@ from experiments.engines import superlink as launcher
 from fedio.config import Experiment
 from fedio.errors import InputError, RunError
 from fedio.home import home_of, run_name
-from fedio.loading import load
+from fedio.loading import find, load
 from fedio.runs import CACHES_FOLDER, Run, RunFolder, read_run
 
 Tiny = Callable[..., Experiment]
@@ -95,6 +95,22 @@ def users_of(folder: Path) -> list[psutil.Process]:
 
 def lines(run: Run) -> tuple[str, str]:
     return (run.path / "rounds.jsonl").read_text(), (run.path / "clients.jsonl").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("temporary")
+def test_fedcase_on_fashion_mnist_is_the_same_on_both_engines(tmp_path: Path) -> None:
+    overrides = ["data.clients=20", "rounds.cohort=5", "rounds.rounds=10"]
+    experiment = load(find("quickstart"), overrides).for_arm("fedcase-code")
+    folders = [RunFolder.create(tmp_path / name, experiment) for name in ("flower", "inline")]
+    flower.run(experiment, folders[0])
+    inline.run(experiment, folders[1])
+    on_flower, on_inline = (read_run(folder.path) for folder in folders)
+    assert lines(on_flower) == lines(on_inline)
+    assert on_flower.summary["model_hash"] == on_inline.summary["model_hash"]
+    requests = sum(row["requests"] for row in on_flower.clients)
+    assert on_flower.summary["demand_hits"] / requests > 0.2
+    assert on_flower.summary["evictions"] > 0
 
 
 @pytest.mark.slow

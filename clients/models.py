@@ -75,8 +75,3 @@ def build(spec: Named, shape: Shape, classes: int, rng: np.random.Generator) -> 
             return make(shape, classes, **spec.args)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"model {spec.name!r} with {spec.args}: {error}") from error
-
-
-def parameter_bytes(model: nn.Module) -> int:
-    """Return the bytes of the model's state: what a download and an upload carry."""
-    return sum(tensor.nbytes for tensor in model.state_dict().values())

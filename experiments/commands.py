@@ -71,8 +71,12 @@ def run(options: argparse.Namespace) -> None:
     name = f"{experiment.arm}, seed {experiment.seed}"
     with reserved(out):
         folder = RunFolder.create(out, experiment)
-        with watch({name: out}, experiment.rounds.rounds, progress_console):
-            ENGINES[options.engine](experiment, folder)
+        try:
+            with watch({name: out}, experiment.rounds.rounds, progress_console):
+                ENGINES[options.engine](experiment, folder)
+        except InputError:
+            folder.abandon()
+            raise
     done = read_run(out)
     _print_summary(done)
     _write_json(options.json, done.summary)

@@ -58,10 +58,15 @@ def plan(experiment: Experiment, out: Path, *, quick: bool, seeds: int | None) -
         seeds: how many seeds, counted from the experiment's own, instead of the section's.
 
     Raises:
-        InputError: the folder holds something else.
+        InputError: the folder holds something else, or the reference is not among the arms.
     """
     section = experiment.compare
     names = (section.quick_arms if quick else section.arms) or list(experiment.arms)
+    if section.reference and section.reference not in names:
+        raise InputError(
+            f"compare.reference is {section.reference}, which is not among the arms to run: "
+            f"{', '.join(names)}"
+        )
     count = seeds or (section.quick_seeds if quick else section.seeds)
     jobs = [
         Job(experiment.for_arm(name, seed), out / name / f"seed-{seed}")

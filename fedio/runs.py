@@ -21,7 +21,7 @@ from fedio.config import Experiment
 from fedio.environment import environment
 from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
-from fedio.output import dumps, is_empty, make_folder, write_text
+from fedio.output import LOCK_FILE, dumps, is_empty, make_folder, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,14 @@ class RunFolder:
                 f"cannot write to {path}: {error.strerror}; name another --out"
             ) from error
         return cls(path)
+
+    def abandon(self) -> None:
+        """Take back a folder in which nothing ran, so that it does not stand in the way."""
+        if not (self.path / ROUNDS_FILE).exists():
+            for name in (CONFIG_FILE, ENV_FILE, LOCK_FILE):
+                (self.path / name).unlink(missing_ok=True)
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
 
     def append_round(self, row: Row) -> None:
         """Add a line to `rounds.jsonl`."""

@@ -132,6 +132,27 @@ def test_missing_data_without_network_is_the_users_to_mend(
     assert not (tmp_path / "out").exists()
 
 
+def test_what_an_engine_cannot_run_leaves_no_folder(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["run", str(tiny_file), "--engine", "flower", "--set", "cache.store=memory"]
+    assert main([*arguments, "--out", str(out)]) == 2
+    assert "cache.store is memory" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_reference_that_does_not_run_is_refused_before_anything_runs(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert (
+        main(["compare", str(tiny_file), "--set", "compare.arms=['two']", "--out", str(out)]) == 2
+    )
+    assert "compare.reference is one" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_a_failed_run_is_exit_code_1_and_debug_shows_where(
     tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

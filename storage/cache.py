@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from storage.errors import CorruptCache, NotAllowed, StoreFull
-from storage.layout import cost
+from storage.custody import Custody
+from storage.errors import NotAllowed
 from storage.offer import Offer, Plan
 from storage.placement import Placement
 from storage.policy import Policy
@@ -22,11 +21,9 @@ from storage.recovery import recover
 from storage.snapshot import Snapshot
 from storage.store import Store
 
-_log = logging.getLogger(__name__)
 
 # Looking a member of an enumeration up takes longer than the read of a sample.
 _MISS, _CORRUPT = int(Status.MISS), int(Status.CORRUPT)
-_NOTHING = np.empty(0, np.uint8)
 
 
 class SampleCache:
@@ -53,7 +50,8 @@ class SampleCache:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._closed = False
-        self._remove_from_store(self._placement.shrink())
+        self._custody = Custody(store, self._placement, self._condition)
+        self._custody.remove(self._placement.shrink())
         self._condition.version = store.version()
 
     @property
@@ -145,7 +143,7 @@ class SampleCache:
             used_bytes = int(lengths.sum())
             if used_bytes > len(buffer):
                 raise ValueError(f"the buffer has {len(buffer)} bytes, {used_bytes} are needed")
-            good = self._get(found, lengths, buffer)
+            good = self._custody.get(found, lengths, buffer)
             status = np.full(len(samples), _MISS, np.uint8)
             status[rows] = index.staged[found]  # HIT is 0, STAGED 1
             damaged = found[:0]
@@ -159,7 +157,7 @@ class SampleCache:
             self._count_read(found, len(samples), len(damaged))
             self.policy.access(samples, status < _MISS)
             if len(damaged):
-                self._discard(damaged)
+                self._custody.discard(damaged)
             return Read(samples, np.cumsum(served) - served, served, status, used_bytes)
 
     def offer(
@@ -201,7 +199,7 @@ class SampleCache:
             offer = Offer.of(samples, buffer, starts, lengths, sizes)
             plan = Plan()
             taken = self._placement.decide(offer, plan, lambda row: self._holds(offer, row))
-            if not self._carry_out(offer, plan):
+            if not self._custody.carry_out(offer, plan):
                 taken[:] = False
             answer: np.ndarray = taken[offer.last_position]
             self.stats.rejected += len(answer) - int(np.count_nonzero(answer))
@@ -217,7 +215,7 @@ class SampleCache:
             self._check_writable()
             short_bytes = self.used_bytes + need_bytes - self.usable_bytes
             victims = self._placement.evict(short_bytes, None)
-            self._remove_from_store(victims)
+            self._custody.remove(victims)
             return np.array(victims, np.int64)
 
     def delete(self, samples: np.ndarray) -> None:
@@ -227,7 +225,7 @@ class SampleCache:
             samples = np.unique(self._numbers(samples))
             samples = samples[self._index.resident[samples]]
             self._placement.leave(samples, "deleted")
-            self._remove_from_store(samples.tolist())
+            self._custody.remove(samples.tolist())
 
     def pin(self, samples: np.ndarray) -> None:
         """Keep samples from being evicted until as many `unpin`s; they need not be resident."""
@@ -280,6 +278,7 @@ class SampleCache:
         """Another handle on the same cache, over another handle on the same store."""
         twin = copy.copy(self)
         twin.store = store
+        twin._custody = self._custody.over(store)  # noqa: SLF001 - it is one of ours
         twin._closed = False  # noqa: SLF001 - it is one of ours
         return twin
 
@@ -311,79 +310,9 @@ class SampleCache:
             return False
         held = np.empty(length, np.uint8)
         one = slice(row, row + 1)
-        good = self._get(offer.samples[one], offer.lengths[one], held)
+        good = self._custody.get(offer.samples[one], offer.lengths[one], held)
         start = offer.starts[row]
         return bool(good[0]) and np.array_equal(held, offer.buffer[start : start + length])
-
-    def _carry_out(self, offer: Offer, plan: Plan) -> bool:
-        """Store a plan in transactions of bounded size; False when the cache had to be emptied."""
-        if self.rebuilt:
-            plan.keep(self._index.resident)
-        try:
-            for removed, rows in plan.groups(offer.lengths, self.store.transaction_pages):
-                self._write(removed, offer, rows, plan)
-        except CorruptCache as error:
-            self._rebuild(str(error))
-            return False
-        except BaseException:
-            self._reconcile()
-            raise
-        return True
-
-    def _write(self, removed: list[int], offer: Offer, rows: list[int], plan: Plan) -> None:
-        """One transaction; when the store is full, another one after evictions."""
-        puts = (
-            offer.samples[rows].tolist(),
-            offer.buffer,
-            offer.starts[rows].tolist(),
-            offer.lengths[rows].tolist(),
-        )
-        try:
-            self.store.write(removed, *puts)
-        except StoreFull:
-            need = int(cost(offer.lengths[rows]).sum())
-            victims = self._placement.evict_for_room(need, plan)
-            _log.warning("the store is full below its budget: %d more evicted", len(victims))
-            self.store.write([*removed, *victims], *puts)
-
-    def _reconcile(self) -> None:
-        """After a failure: the index forgets what the store does not have, and the reverse."""
-        there = np.zeros(self.policy.samples, dtype=bool)
-        there[self.store.present()[0]] = True
-        gone = self.residents[~there[self.residents]]
-        self._placement.leave(gone, "evicted")
-        self._remove_from_store(np.flatnonzero(there & ~self._index.resident).tolist())
-
-    def _get(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-        try:
-            return self.store.get(samples, lengths, buffer)
-        except CorruptCache as error:
-            self._rebuild(str(error))
-            return np.zeros(len(samples), dtype=bool)
-
-    def _discard(self, samples: np.ndarray) -> None:
-        """Drop what did not read back; a forked child leaves that to its parent."""
-        samples = np.unique(samples)
-        samples = samples[self._index.resident[samples]]
-        if self._pid == os.getpid():
-            _log.warning("%d cached samples were damaged and are dropped", len(samples))
-            self._placement.leave(samples, "corrupt")
-            self._remove_from_store(samples.tolist())
-
-    def _rebuild(self, reason: str) -> None:
-        if self._pid == os.getpid():
-            _log.warning("cache emptied, to be filled again: %s", reason)
-            self._condition.rebuilt_reason = reason
-            self._placement.leave(self.residents, "corrupt")
-            self.store.clear()
-
-    def _remove_from_store(self, samples: Sequence[int]) -> None:
-        if not samples:
-            return
-        try:
-            self.store.write(samples, [], _NOTHING, [], [])
-        except CorruptCache as error:
-            self._rebuild(str(error))
 
     def _count_read(self, served: np.ndarray, requests: int, corrupt: int) -> None:
         stats = self.stats

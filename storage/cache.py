@@ -21,7 +21,6 @@ from storage.recovery import recover
 from storage.snapshot import Snapshot
 from storage.store import Store
 
-
 # Looking a member of an enumeration up takes longer than the read of a sample.
 _MISS, _CORRUPT = int(Status.MISS), int(Status.CORRUPT)
 

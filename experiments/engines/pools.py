@@ -89,7 +89,8 @@ class Workers:
         self, count: int, nodes: dict[int, int], config: UserConfig, app: str = CLIENT_APP
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        # The app brings PyTorch along: imported once, before the workers fork.
+        context.set_forkserver_preload([app.partition(":")[0]])
         self._worker_of = {node: partition % count for node, partition in nodes.items()}
         self._pipes: list[Connection] = []
         self._processes: list[ForkServerProcess] = []

@@ -21,7 +21,7 @@ from fedio.config import Experiment
 from fedio.environment import environment
 from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
-from fedio.output import LOCK_FILE, dumps, is_empty, make_folder, write_text
+from fedio.output import LOCK_FILE, dumps, is_empty, make_folder, unwritable, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +59,7 @@ class RunFolder:
             write_text(path / CONFIG_FILE, experiment.to_toml())
             write_text(path / ENV_FILE, dumps(environment(experiment), indent=2))
         except OSError as error:
-            raise InputError(
-                f"cannot write to {path}: {error.strerror}; name another --out"
-            ) from error
+            raise unwritable(path, error.strerror) from error
         return cls(path)
 
     def abandon(self) -> None:

@@ -6,6 +6,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -104,11 +105,17 @@ class Device:
             )
 
     def train(self, arrays: ArrayRecord, server_round: int, local_steps: int) -> Participation:
-        """Train `local_steps` batches from `arrays`, reading through the cache."""
+        """Train `local_steps` batches from `arrays`, reading through the cache.
+
+        The cache is as it was before that round: training a round again, as a server does that was
+        restored, goes back to the state from before, and what was evicted since is read again,
+        uncounted.
+        """
         experiment, data = self._host.experiment, self._data
         training = experiment.training
         sampling = rng(experiment.seed, Purpose.SAMPLING, self._partition, server_round)
-        with self._cache() as cache:
+        with self._cache(server_round) as cache:
+            self._refill(cache)
             resident = np.zeros(len(data.labels), dtype=bool)
             resident[cache.residents] = True
             sampler = self._sampler(cache.notes)
@@ -154,16 +161,16 @@ class Device:
         sampler.restore(columns)
         return sampler
 
-    def _cache(self) -> AbstractContextManager[SampleCache]:
-        """Lend the device's cache for one participation."""
-        return self._host.shelf.take(self._partition, self._open_cache)
+    def _cache(self, before: int | None = None) -> AbstractContextManager[SampleCache]:
+        """Lend the device's cache for one participation, in a state from before that round."""
+        return self._host.shelf.take(self._partition, partial(self._open_cache, before), before)
 
-    def _open_cache(self) -> SampleCache:
+    def _open_cache(self, before: int | None) -> SampleCache:
         experiment, data = self._host.experiment, self._data
         policy = create(experiment.chosen.policy, POLICIES, Policy, len(data.labels))  # type: ignore[type-abstract]
         if experiment.cache.store == "memory":
             self._memory = self._memory or MemoryStore()
-            return SampleCache(self._memory, self._budget_bytes, policy)
+            return SampleCache(self._memory, self._budget_bytes, policy, before)
         return open_cache(
             self._host.home / CACHES_FOLDER / str(self._partition),
             self._budget_bytes,
@@ -171,7 +178,16 @@ class Device:
             payload_bytes=data.origin.size_bytes if self._host.data.inflated else None,
             identity=f"{self._host.data.hash}/{self._partition}",
             durable=experiment.cache.durable,
+            before=before,
         )
+
+    def _refill(self, cache: SampleCache) -> None:
+        """Bring back what the state of the cache names and its data lack."""
+        missing, origin = cache.missing, self._data.origin
+        if len(missing):
+            lengths = origin.size_bytes[missing]
+            buffer = np.empty(int(lengths.sum()), np.uint8)
+            cache.refill(missing, buffer, origin.read(missing, buffer, 0), lengths)
 
 
 class _LastBatch:

@@ -21,10 +21,18 @@ class Shelf:
         self._caches: OrderedDict[int, SampleCache] = OrderedDict()
 
     @contextmanager
-    def take(self, partition: int, reopen: Callable[[], SampleCache]) -> Iterator[SampleCache]:
-        """Lend the cache of a device for one participation, opened with `reopen` if need be."""
+    def take(
+        self, partition: int, reopen: Callable[[], SampleCache], before: int | None = None
+    ) -> Iterator[SampleCache]:
+        """Lend the cache of a device for one participation, opened with `reopen` if need be.
+
+        Args:
+            partition: the device.
+            reopen: opens its cache, at the newest state saved with a tag below `before`.
+            before: None for the newest state of all.
+        """
         cache = self._caches.pop(partition, None)
-        if cache is not None and not cache.is_current:
+        if cache is not None and not (cache.is_current and _is_before(cache, before)):
             cache.close()
             cache = None
         if cache is None:  # and not `or`: an empty cache is false
@@ -42,3 +50,7 @@ class Shelf:
         """Close all caches."""
         while self._caches:
             self._caches.popitem()[1].close()
+
+
+def _is_before(cache: SampleCache, tag: int | None) -> bool:
+    return tag is None or cache.tag is None or cache.tag < tag

@@ -19,6 +19,7 @@ from experiments import doctor as checks
 from experiments import plots
 from experiments import report as reports
 from experiments.bench import BENCHES
+from experiments.bench import Row as BenchRow
 from experiments.engines import ENGINES
 from experiments.explain import print_round
 from experiments.figures import compare_json
@@ -155,14 +156,18 @@ def bench(options: argparse.Namespace) -> None:
     for name in options.benches:
         if name not in BENCHES:
             raise InputError(unknown("bench", name, BENCHES))
-    rows = [row for name in options.benches or BENCHES for row in BENCHES[name]()]
+    rows: list[BenchRow] = []
     table = Table(box=None, pad_edge=False)
     for title in ("name", "value", "unit", "reference", "ratio", "setting"):
         table.add_column(title, justify="right" if title in {"value", "ratio"} else "left")
-    for row in rows:
+    for row in (row for name in options.benches or BENCHES for row in BENCHES[name]()):
+        rows.append(row)
         setting = ", ".join(f"{key} {value}" for key, value in row.setting.items())
         cells = (row.name, f"{row.value:.3g}", row.unit, row.reference, f"{row.ratio:.2f}x")
         table.add_row(*cells, setting)
+        progress_console.print(
+            f"{row.name} ({setting}): {row.ratio:.2f}x {row.reference}", soft_wrap=True
+        )
     out_console.print(table)
     _write_json(options.json, {"schema": 1, "rows": [row.to_dict() for row in rows]})
 

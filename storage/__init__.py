@@ -24,7 +24,7 @@ from storage.errors import (
     StorageError,
     StoreFull,
 )
-from storage.layout import cost, usable_bytes
+from storage.layout import Layout, usable_bytes
 from storage.lmdb_store import LmdbStore
 from storage.memory_store import MemoryStore
 from storage.opening import open_cache
@@ -43,6 +43,7 @@ __all__ = [
     "CacheStats",
     "CorruptCache",
     "FileOrigin",
+    "Layout",
     "LmdbStore",
     "MemoryStore",
     "NoVictim",
@@ -59,7 +60,6 @@ __all__ = [
     "Store",
     "StoreFull",
     "Tier",
-    "cost",
     "open_cache",
     "usable_bytes",
 ]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -13,45 +11,79 @@ import numpy as np
 
 from storage.custody import Custody
 from storage.errors import NotAllowed
+from storage.layout import Layout
 from storage.offer import Offer, Plan
 from storage.placement import Placement
 from storage.policy import Policy
 from storage.read import Read, Status
-from storage.recovery import recover
+from storage.read_log import ReadLog
+from storage.recovery import recover, reinstate
 from storage.snapshot import Snapshot
+from storage.stats import CacheStats
 from storage.store import Store
 
 # Looking a member of an enumeration up takes longer than the read of a sample.
-_MISS, _CORRUPT = int(Status.MISS), int(Status.CORRUPT)
+_STAGED, _MISS, _CORRUPT = int(Status.STAGED), int(Status.MISS), int(Status.CORRUPT)
+
+_SETTLED_AT_ONCE = 4096
+"""The policy is told of reads in bulk, before anything depends on it."""
 
 
 class SampleCache:
     """Keeps payloads of samples 0..n-1 within a budget; the cache counts, the policy orders.
 
-    Every sample is charged `layout.cost` of its declared size, and the charges of the residents
+    Every sample is charged `Layout.cost` of its declared size, and the charges of the residents
     never exceed `usable_bytes`. Offering a batch decides as if its samples were offered one by one.
     Decisions depend on requests, offers and sizes only, never on the store. All methods may be
-    called from several threads; a forked child can read, and nothing else.
+    called from several threads. Of several processes one at a time may change the cache, from its
+    first change to its next `save` or `close`; the others, and forked children, can read.
 
     Args:
         store: where payloads lie; what a saved cache left there is taken over (`storage.recovery`).
         budget_bytes: what the cache may take in all.
         policy: a fresh policy over the n samples.
+        before: go back to the newest saved state with a tag below this one; None: to the newest.
+        recipe: opens the cache in another process, where a handle is unpickled.
     """
 
-    def __init__(self, store: Store, budget_bytes: int, policy: Policy) -> None:
+    def __init__(
+        self,
+        store: Store,
+        budget_bytes: int,
+        policy: Policy,
+        before: int | None = None,
+        recipe: Callable[[], SampleCache] | None = None,
+    ) -> None:
         self.store = store
-        self.policy = policy
+        self._policy = policy
         self._placement = Placement(budget_bytes, policy)
         self._index = self._placement.index
-        self.stats = self._placement.stats
-        self._condition = recover(store, self._index, policy)
-        self._lock = threading.RLock()
+        self._recipe = recipe
+        self._lock = store.lock
         self._pid = os.getpid()
         self._closed = False
-        self._custody = Custody(store, self._placement, self._condition)
-        self._custody.remove(self._placement.shrink())
-        self._condition.version = store.version()
+        self._log = ReadLog()
+        with self._lock:
+            self._condition = recover(store, self._index, policy, before)
+            self._custody = Custody(store, self._placement, self._condition)
+            if store.writable:
+                self._custody.remove(self._placement.shrink())
+                if self._fit():
+                    self._save_again()
+                store.release_claim()
+            self._condition.version = store.version()
+
+    @property
+    def policy(self) -> Policy:
+        """What decides, told of all that has happened."""
+        self._settle()
+        return self._policy
+
+    @property
+    def stats(self) -> CacheStats:
+        """What has been done."""
+        self._settle()
+        return self._placement.stats
 
     @property
     def budget_bytes(self) -> int:
@@ -91,7 +123,15 @@ class SampleCache:
     @property
     def is_current(self) -> bool:
         """Whether nothing has changed, here or in another process, since the last save."""
-        return not self._closed and self.store.version() == self._condition.version
+        condition = self._condition
+        clean = not (self._closed or condition.changed)
+        return clean and self.store.version() == condition.version
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another process has changed the cache, so that it has to be opened again."""
+        condition = self._condition
+        return not condition.changed and self.store.version() != condition.version
 
     @property
     def rebuilt(self) -> bool:
@@ -105,13 +145,8 @@ class SampleCache:
 
     @property
     def missing(self) -> np.ndarray:
-        """What the saved index named and the data lacked on opening, int64[k]."""
+        """What the saved state names and the data lack, int64[k]; see `refill`."""
         return self._condition.missing
-
-    @property
-    def surplus(self) -> int:
-        """How many samples on opening belonged to no saved state and were removed."""
-        return self._condition.surplus
 
     def __len__(self) -> int:
         return self._index.count
@@ -119,7 +154,7 @@ class SampleCache:
     def __contains__(self, sample: object) -> bool:
         if not isinstance(sample, int | np.integer):
             return False
-        return bool(0 <= sample < self.policy.samples and self._index.resident[sample])
+        return bool(0 <= sample < self._policy.samples and self._index.resident[sample])
 
     def read(self, samples: np.ndarray, buffer: np.ndarray) -> Read:
         """Copy what is cached into a buffer, and tell the policy.
@@ -135,29 +170,41 @@ class SampleCache:
         with self._lock:
             self._check_open()
             samples = self._numbers(samples)
-            index = self._index
-            rows = np.flatnonzero(index.resident[samples])
-            found = samples[rows]
-            lengths = index.length_bytes[found]
-            used_bytes = int(lengths.sum())
+            index, count = self._index, len(samples)
+            resident = index.resident[samples]
+            all_there = np.count_nonzero(resident) == count
+            found = samples if all_there else samples[resident]
+            lengths = index.length_bytes[found].astype(np.int64)
+            ends = lengths.cumsum()
+            used_bytes = ends.item(-1) if len(ends) else 0
             if used_bytes > len(buffer):
                 raise ValueError(f"the buffer has {len(buffer)} bytes, {used_bytes} are needed")
             good = self._custody.get(found, lengths, buffer)
-            status = np.full(len(samples), _MISS, np.uint8)
-            status[rows] = index.staged[found]  # HIT is 0, STAGED 1
-            damaged = found[:0]
-            if not good.all():
-                status[rows[~good]] = _CORRUPT
-                damaged = found[~good]
-                rows, found, lengths = rows[good], found[good], lengths[good]
-                used_bytes = int(lengths.sum())
-            served = np.zeros(len(samples), np.int64)
-            served[rows] = lengths
-            self._count_read(found, len(samples), len(damaged))
-            self.policy.access(samples, status < _MISS)
-            if len(damaged):
-                self._custody.discard(damaged)
-            return Read(samples, np.cumsum(served) - served, served, status, used_bytes)
+            if all_there and np.count_nonzero(good) == count:
+                status = index.staged[samples].view(np.uint8)  # HIT is 0, STAGED 1
+                self._note(samples, status)
+                return Read(samples, ends - lengths, lengths, status, used_bytes)
+            return self._read_some(samples, resident, found, good)
+
+    def get(self, sample: int) -> bytes | None:
+        """The payload of one sample, or None; the policy is told."""
+        with self._lock:
+            if self._closed or not 0 <= sample < self._policy.samples:
+                self._check_open()
+                self._numbers(np.array([sample]))
+            index, status, payload = self._index, _MISS, None
+            if index.resident.item(sample):
+                payload = self._custody.get_one(
+                    sample, index.length_bytes.item(sample), index.checksums.item(sample)
+                )
+                status = int(index.staged.item(sample)) if payload is not None else _CORRUPT
+            self._log.note_one(sample, status)
+            if status == _CORRUPT:
+                self._settle()
+                self._custody.discard(np.array([sample]))
+            elif self._log.count >= _SETTLED_AT_ONCE:
+                self._settle()
+            return payload
 
     def offer(
         self,
@@ -189,20 +236,64 @@ class SampleCache:
                 it did take is resident.
         """
         with self._lock:
-            self._check_writable()
+            self._begin_change()
             sizes = lengths if sizes is None else sizes
             samples = self._numbers(samples)
+            stats = self._placement.stats
             if self._placement.is_full_for(samples, sizes):
-                self.stats.rejected += len(samples)
+                stats.rejected += len(samples)
                 return np.zeros(len(samples), dtype=bool)
-            offer = Offer.of(samples, buffer, starts, lengths, sizes)
+            spans = starts, lengths, sizes
+            offer, rows = Offer.of(samples, buffer, spans, self._index.layout, self.store.seed)
             plan = Plan()
-            taken = self._placement.decide(offer, plan, lambda row: self._holds(offer, row))
+            taken = self._placement.decide(offer, plan)
             if not self._custody.carry_out(offer, plan):
                 taken[:] = False
-            answer: np.ndarray = taken[offer.last_position]
-            self.stats.rejected += len(answer) - int(np.count_nonzero(answer))
+            answer: np.ndarray = taken[rows]
+            stats.rejected += len(answer) - int(np.count_nonzero(answer))
             return answer
+
+    def put(self, sample: int, payload: bytes | bytearray | memoryview | np.ndarray) -> bool:
+        """Offer the payload of one sample; returns whether the cache has it now."""
+        content = np.frombuffer(payload, np.uint8)
+        length = np.array([len(content)])
+        return bool(self.offer(np.array([sample]), content, np.array([0]), length)[0])
+
+    def refill(
+        self, samples: np.ndarray, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray
+    ) -> None:
+        """Bring back what is `missing`, to go on as if it had never been lost.
+
+        To be called before anything else changes; no counter and no policy takes notice.
+
+        Args:
+            samples: missing ones, int64[k].
+            buffer: uint8[m], contiguous, with the payloads.
+            starts: where each begins, int64[k].
+            lengths: its bytes, int64[k].
+
+        Raises:
+            ValueError: a sample is not missing, or the cache has changed since it was opened.
+            StoreFull: the store could not take them; they are still missing.
+        """
+        with self._lock:
+            self._check_writable()
+            owed = self._condition.owed
+            if not len(samples):
+                return
+            if owed is None or not np.isin(samples, self.missing).all():
+                raise ValueError("only what is missing can be brought back, before any change")
+            rows = np.searchsorted(owed.residents, samples)
+            sizes = owed.sizes[rows]
+            spans = starts, lengths, sizes
+            offer, _ = Offer.of(samples, buffer, spans, self._index.layout, self.store.seed)
+            self.store.put(
+                offer.samples.tolist(), buffer, offer.starts.tolist(), offer.lengths.tolist()
+            )
+            self._index.add(offer.samples, offer.sizes, offer.lengths, offer.checksums)
+            self._condition.missing = np.setdiff1d(self.missing, samples)
+            kept = self._index.resident[owed.residents]
+            reinstate(self._index, self._policy, owed, kept)
 
     def evict(self, need_bytes: int) -> np.ndarray:
         """Evict until `need_bytes` of charge are free; returns the victims in order, int64[k].
@@ -211,7 +302,7 @@ class SampleCache:
             NoVictim: pins or the policy hold back too much; nothing has changed then.
         """
         with self._lock:
-            self._check_writable()
+            self._begin_change()
             short_bytes = self.used_bytes + need_bytes - self.usable_bytes
             victims = self._placement.evict(short_bytes, None)
             self._custody.remove(victims)
@@ -220,7 +311,7 @@ class SampleCache:
     def delete(self, samples: np.ndarray) -> None:
         """Remove samples, unknown ones ignored."""
         with self._lock:
-            self._check_writable()
+            self._begin_change()
             samples = np.unique(self._numbers(samples))
             samples = samples[self._index.resident[samples]]
             self._placement.leave(samples, "deleted")
@@ -240,13 +331,14 @@ class SampleCache:
         """Mark residents as brought in ahead of their use, until they leave."""
         with self._lock:
             samples = self._numbers(samples)
+            self._settle()
             self._index.staged[samples[self._index.resident[samples]]] = True
 
     def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:
         """Hand the losses of a training step, float64[k], to the policy."""
         with self._lock:
             self.policy.feedback(self._numbers(samples), losses)
-            self.stats.quarantined = self.policy.quarantined
+            self._placement.stats.quarantined = self._policy.quarantined
 
     def save(self, tag: int, notes: Mapping[str, np.ndarray] | None = None) -> None:
         """Keep index and policy state, so that the cache can be reopened.
@@ -256,29 +348,73 @@ class SampleCache:
             notes: named arrays of the caller's that belong to it.
         """
         with self._lock:
-            self._check_writable()
-            index, residents = self._index, self.residents
+            self._begin_change()
+            index, residents, policy = self._index, self.residents, self._policy
+            condition = self._condition
+            if tag != condition.tag:
+                condition.tag, condition.previous = tag, condition.tag
+            condition.notes = dict(notes or {})
             snapshot = Snapshot(
                 tag=tag,
-                samples=self.policy.samples,
-                policy=type(self.policy).__name__,
+                previous=condition.previous,
+                samples=policy.samples,
+                policy=type(policy).__name__,
                 residents=residents,
                 sizes=index.size_bytes[residents],
                 lengths=index.length_bytes[residents],
+                checksums=index.checksums[residents],
                 staged=index.staged[residents],
-                columns=self.policy.columns(),
-                notes=dict(notes or {}),
+                columns=policy.columns(),
+                notes=condition.notes,
             )
-            self.store.save_index(snapshot.encode())
-            self._condition.tag, self._condition.notes = tag, snapshot.notes
-            self._condition.version = self.store.version()
+            self.store.save(snapshot.encode())
+            condition.version, condition.changed = self.store.version(), False
+            self.store.release_claim()
+
+    def resize(self, budget_bytes: int) -> np.ndarray:
+        """Change the budget, and evict what it does not allow for.
+
+        Where the file is charged its real bytes, it is within the new budget when this returns.
+        What was saved is saved again, unless the cache has changed since.
+
+        Returns:
+            The victims in order, int64[k].
+        """
+        with self._lock:
+            current = self.is_current
+            self._begin_change()
+            if self.store.wanted == Layout.for_budget(self.budget_bytes):
+                self.store.wanted = Layout.for_budget(budget_bytes)
+            victims = self._placement.resize(budget_bytes)
+            self._custody.remove(victims)
+            self._fit()
+            if current:
+                self._save_again()
+            return np.array(victims, np.int64)
+
+    def compact(self) -> int:
+        """Give space of the file back that no resident needs.
+
+        What was saved is saved again, unless the cache has changed since.
+
+        Returns:
+            How many bytes the file is smaller.
+        """
+        with self._lock:
+            current = self.is_current
+            self._begin_change()
+            given_back_bytes = self.store.compact()
+            if current:
+                self._save_again()
+            return given_back_bytes
 
     def share(self, store: Store) -> Self:
         """Another handle on the same cache, over another handle on the same store."""
-        twin = copy.copy(self)
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
         twin.store = store
-        twin._custody = self._custody.over(store)  # noqa: SLF001 - it is one of ours
-        twin._closed = False  # noqa: SLF001 - it is one of ours
+        twin._custody = self._custody.over(store)
+        twin._closed = False
         return twin
 
     def close(self) -> None:
@@ -287,6 +423,12 @@ class SampleCache:
             if not self._closed:
                 self._closed = True
                 self.store.close()
+
+    def __reduce__(self) -> tuple[Callable[[], SampleCache], tuple[()]]:
+        """Another process opens the cache anew, as it was saved; see `open_cache`."""
+        if self._recipe is None:
+            raise TypeError("a cache that was not opened with open_cache cannot be pickled")
+        return self._recipe, ()
 
     def __enter__(self) -> Self:
         return self
@@ -299,33 +441,62 @@ class SampleCache:
     ) -> None:
         self.close()
 
-    def _holds(self, offer: Offer, row: int) -> bool:
-        """Whether a resident is the same as what is offered, to the byte."""
-        index, sample, length = self._index, offer.samples[row], offer.lengths[row]
-        same_form = (
-            index.length_bytes[sample] == length and index.size_bytes[sample] == offer.sizes[row]
-        )
-        if not same_form:
-            return False
-        held = np.empty(length, np.uint8)
-        one = slice(row, row + 1)
-        good = self._custody.get(offer.samples[one], offer.lengths[one], held)
-        start = offer.starts[row]
-        return bool(good[0]) and np.array_equal(held, offer.buffer[start : start + length])
+    def _fit(self) -> bool:
+        """Let the store take on the layout that is wanted; returns whether that moved payloads."""
+        index, residents = self._index, self.residents
+        lengths = index.length_bytes[residents].astype(np.int64)
+        moved = self.store.fit(residents, lengths, index.checksums[residents])
+        if moved:
+            there = np.isin(residents, self.store.present(), assume_unique=True)
+            self._placement.leave(residents[~there], "corrupt")
+        return moved
 
-    def _count_read(self, served: np.ndarray, requests: int, corrupt: int) -> None:
-        stats = self.stats
-        stats.requests += requests
-        stats.hits += len(served)
-        stats.misses += requests - len(served)
-        stats.staged += int(np.count_nonzero(self._index.staged[served]))
-        stats.corrupt += corrupt
-        stats.hit_bytes += int(self._index.size_bytes[served].sum())
+    def _save_again(self) -> None:
+        if self.tag is not None:
+            self.save(self.tag, self.notes)
+
+    def _read_some(
+        self, samples: np.ndarray, resident: np.ndarray, found: np.ndarray, good: np.ndarray
+    ) -> Read:
+        """The answer when not everything is there; the good payloads lie back to back."""
+        index = self._index
+        rows = np.flatnonzero(resident)
+        status = np.full(len(samples), _MISS, np.uint8)
+        status[rows] = np.where(good, index.staged[found], _CORRUPT)
+        served = np.zeros(len(samples), np.int64)
+        served[rows[good]] = index.length_bytes[found[good]]
+        self._note(samples, status)
+        if not good.all():
+            self._settle()
+            self._custody.discard(found[~good])
+        return Read(samples, np.cumsum(served) - served, served, status, int(served.sum()))
+
+    def _note(self, samples: np.ndarray, status: np.ndarray) -> None:
+        self._log.note(samples, status)
+        if self._log.count >= _SETTLED_AT_ONCE:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Tell counters and policy what was read since the last time."""
+        with self._lock:
+            if not self._log.count:
+                return
+            samples, status = self._log.take()
+            hit = status < _MISS
+            stats, hits = self._placement.stats, int(np.count_nonzero(hit))
+            stats.requests += len(samples)
+            stats.hits += hits
+            stats.misses += len(samples) - hits
+            stats.staged += int(np.count_nonzero(status == _STAGED))
+            stats.corrupt += int(np.count_nonzero(status == _CORRUPT))
+            stats.hit_bytes += int(self._index.size_bytes[samples[hit]].sum(dtype=np.int64))
+            self._policy.access(samples, hit)
 
     def _numbers(self, samples: np.ndarray) -> np.ndarray:
         samples = np.asarray(samples, np.int64)
-        if len(samples) and not 0 <= samples.min() <= samples.max() < self.policy.samples:
-            raise ValueError(f"samples must be in 0..{self.policy.samples - 1}")
+        # Negative numbers are huge ones when read without a sign.
+        if np.count_nonzero(samples.view(np.uint64) >= self._policy.samples):
+            raise ValueError(f"samples must be in 0..{self._policy.samples - 1}")
         return samples
 
     def _check_open(self) -> None:
@@ -336,3 +507,14 @@ class SampleCache:
         self._check_open()
         if self._pid != os.getpid():
             raise NotAllowed("a forked process can only read this cache: open it there")
+        if not self.store.writable:
+            raise NotAllowed("this cache is open read-only: open it for writing")
+        if self.store.claim() and self.store.version() != self._condition.version:
+            self.store.release_claim()
+            raise NotAllowed("another process has changed this cache: open it again")
+
+    def _begin_change(self) -> None:
+        """The policy knows all reads, nobody else changes the store, and nothing is owed now."""
+        self._check_writable()
+        self._settle()
+        self._condition.owed, self._condition.changed = None, True

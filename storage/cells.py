@@ -1,121 +1,214 @@
-"""Where the rests of samples lie: pages cut into equal cells, as few pages as possible."""
+"""Which cells of which pages are free: taken where most are, so that few pages are written."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Sequence
 
-EMPTY = 0xFFFFFFFF
-"""The sample number of a free cell."""
+from storage.layout import CELLS_PER_PAGE
 
-PAGE_KEY = 1
-_CELLS = 64
+NOBODY = 0xFFFFFFFF
+"""The sample number that owns a free cell."""
 
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page: its key in the store, and the sample in each of its cells."""
-
-    key: bytes
-    occupants: list[int]
+SLOT_BITS = 8
+SLOT_MASK = (1 << SLOT_BITS) - 1
 
 
-def page_key(cells: int, number: int) -> bytes:
-    """The key of page `number`, which is cut into `cells` cells."""
-    return bytes((PAGE_KEY, cells)) + number.to_bytes(4, "big")
+class PagesExhausted(Exception):  # noqa: N818 - reads as what happened
+    """No free cell of the class is left, and no page to cut into cells."""
 
 
 class Cells:
-    """Assigns cells to samples and says what to move so that no page is held in vain.
+    """Assigns cells to samples; a cell is one number, its page times 256 plus its slot there.
 
-    A cell is named by one number, its page times 64 plus its place there (`spot`). After
-    `compact` at most one page of each class has free cells: ceil(cells / m) pages are held, and
-    a removal has touched two pages at most.
+    A page belongs to a class while any of its cells is taken. Cells are taken from the page with
+    the most free ones, until it is full: samples that came together lie together, and as they tend
+    to leave together, one written page serves many.
     """
 
-    def __init__(self) -> None:
-        self.places: dict[int, int] = {}
-        self.pages: dict[int, Page] = {}
-        # Class -> page -> its free places, for pages that have any.
-        self._free: dict[int, dict[int, list[int]]] = {}
+    def __init__(self, most_pages: int) -> None:
+        self.most_pages = most_pages
         self._next_page = 0
         self._spare_pages: list[int] = []
+        self._owners: dict[int, array[int]] = {}
+        self._holes = {cells: _Holes(cells) for cells in CELLS_PER_PAGE}
 
-    def adopt(self, number: int, occupants: list[int]) -> None:
-        """Take over a page as it was found, free cells marked `EMPTY`."""
-        self.pages[number] = Page(page_key(len(occupants), number), occupants)
-        for place, sample in enumerate(occupants):
-            if sample == EMPTY:
-                self._release(number, place)
-            else:
-                self.places[sample] = self.cell(number, place)
-        self._next_page = max(self._next_page, number + 1)
+    def adopt(self, page: int, cells_per_page: int, owners: Iterable[tuple[int, int]]) -> None:
+        """Take over a page with the (slot, sample) pairs that own its cells."""
+        taken = array("I", [NOBODY]) * cells_per_page
+        for slot, sample in owners:
+            taken[slot] = sample
+        self._owners[page] = taken
+        free = [slot for slot, sample in enumerate(taken) if sample == NOBODY]
+        if free:
+            self._holes[cells_per_page].add(page, free)
 
     def adopted(self) -> None:
         """All pages have been adopted: the numbers between them are free."""
-        self._spare_pages = [n for n in range(self._next_page) if n not in self.pages]
+        self._next_page = max(self._owners, default=-1) + 1
+        self._spare_pages = [p for p in range(self._next_page - 1, -1, -1) if p not in self._owners]
 
-    def free(self, sample: int) -> int:
-        """Give up the cell of a sample; returns the cell."""
-        cell = self.places.pop(sample)
-        self._release(*self.spot(cell))
-        return cell
+    def take(self, cells_per_page: int, samples: Sequence[int]) -> list[int]:
+        """Assign a cell of this class to each sample.
 
-    def take(self, sample: int, cells: int) -> int:
-        """Find a cell for a sample in a page of `cells` cells, a new page if need be."""
-        free = self._free.setdefault(cells, {})
-        if not free:
-            number = self._spare_pages.pop() if self._spare_pages else self._next_page
-            self._next_page = max(self._next_page, number + 1)
-            self.pages[number] = Page(page_key(cells, number), [EMPTY] * cells)
-            free[number] = list(range(cells))
-        # The page that got room last: a transaction that removes and puts touches it once.
-        return self._settle(sample, next(reversed(free)))
+        Raises:
+            PagesExhausted: there are not so many; nothing has changed then.
+        """
+        if cells_per_page == 1:
+            return self._take_pages(samples)
+        holes = self._holes[cells_per_page]
+        cells: list[int] = []
+        while len(cells) < len(samples):
+            page = holes.emptiest()
+            if page is None:
+                page = self._open(cells_per_page)
+            if page is None:
+                for cell in cells:
+                    self.release(cell)
+                raise PagesExhausted
+            free = holes.remove(page)
+            owners = self._owners[page]
+            for sample in samples[len(cells) : len(cells) + len(free)]:
+                slot = free.pop()
+                owners[slot] = sample
+                cells.append((page << SLOT_BITS) | slot)
+            if free:
+                holes.add(page, free)
+        return cells
 
-    def compact(self) -> tuple[list[tuple[int, int]], dict[int, Page]]:
-        """Fill the free cells of each class from its emptiest page, and drop empty pages.
+    def release(self, cell: int) -> None:
+        """Give a cell up."""
+        page, slot = cell >> SLOT_BITS, cell & SLOT_MASK
+        owners = self._owners[page]
+        owners[slot] = NOBODY
+        if len(owners) == 1 or self._holes[len(owners)].grow(page, slot):
+            self.close(page)
+
+    def holds_others(self, page: int, cells: int) -> bool:
+        """Whether more than so many of the page's cells are taken."""
+        owners = self._owners[page]
+        return len(owners) - self._holes[len(owners)].count_of(page) > cells
+
+    def evacuate(self) -> tuple[int, list[tuple[int, int, int]]] | None:
+        """Move the samples of a page to free cells elsewhere, where little has to move for it.
 
         Returns:
-            The moves (from cell, to cell) in order, and the pages that are gone, by number.
+            The page, and for each sample (sample, its old cell, its new cell); `close` the page
+            when they have moved. None when there are too few free cells for that.
         """
-        moves: list[tuple[int, int]] = []
-        gone: dict[int, Page] = {}
-        for cells, free in self._free.items():
-            while free:
-                emptiest = max(free, key=lambda number: len(free[number]))
-                if len(free[emptiest]) == cells:
-                    del free[emptiest]
-                    gone[emptiest] = self.pages.pop(emptiest)
-                    self._spare_pages.append(emptiest)
-                elif len(free) > 1:
-                    target = next(number for number in free if number != emptiest)
-                    sample = next(s for s in self.pages[emptiest].occupants if s != EMPTY)
-                    source = self.free(sample)
-                    moves.append((source, self._settle(sample, target)))
-                else:
-                    break
-        return moves, gone
+        choices = [holes for holes in self._holes.values() if holes.total >= holes.cells_per_page]
+        if not choices:
+            return None
+        holes = min(choices, key=lambda h: 1 - h.most() / h.cells_per_page)
+        page = holes.emptiest()
+        if page is None:
+            return None
+        holes.remove(page)
+        owners = self._owners[page]
+        slots = [slot for slot, sample in enumerate(owners) if sample != NOBODY]
+        samples = [owners[slot] for slot in slots]
+        new = self.take(len(owners), samples)
+        old = [(page << SLOT_BITS) | slot for slot in slots]
+        return page, list(zip(samples, old, new, strict=True))
 
-    def cell(self, number: int, place: int) -> int:
-        """The cell at a place of a page."""
-        return number * _CELLS + place
+    def close(self, page: int) -> None:
+        """Make a page without samples free for any class."""
+        del self._owners[page]
+        self._spare_pages.append(page)
 
-    def spot(self, cell: int) -> tuple[int, int]:
-        """The page of a cell and its place there."""
-        return divmod(cell, _CELLS)
+    def restore(self, page: int) -> None:
+        """The samples of a page that was to be evacuated stay where they are."""
+        owners = self._owners[page]
+        free = [slot for slot, sample in enumerate(owners) if sample == NOBODY]
+        if free:
+            self._holes[len(owners)].add(page, free)
 
-    def _release(self, number: int, place: int) -> None:
-        occupants = self.pages[number].occupants
-        occupants[place] = EMPTY
-        self._free.setdefault(len(occupants), {}).setdefault(number, []).append(place)
+    @property
+    def spare_pages(self) -> list[int]:
+        """Pages that have held samples and hold none."""
+        return list(self._spare_pages)
 
-    def _settle(self, sample: int, number: int) -> int:
-        """Put a sample into a page that has room."""
-        occupants = self.pages[number].occupants
-        free = self._free[len(occupants)]
-        place = free[number].pop()
-        if not free[number]:
-            del free[number]
-        occupants[place] = sample
-        cell = self.cell(number, place)
-        self.places[sample] = cell
-        return cell
+    def _take_pages(self, samples: Sequence[int]) -> list[int]:
+        spare = self._spare_pages
+        if len(self._owners) + len(samples) > self.most_pages:
+            raise PagesExhausted
+        reused = min(len(samples), len(spare))
+        pages = spare[len(spare) - reused :]
+        pages.reverse()  # the lowest first
+        del spare[len(spare) - reused :]
+        first, self._next_page = self._next_page, self._next_page + len(samples) - reused
+        pages += range(first, self._next_page)
+        for page, sample in zip(pages, samples, strict=True):
+            self._owners[page] = array("I", (sample,))
+        return [page << SLOT_BITS for page in pages]
+
+    def _open(self, cells_per_page: int) -> int | None:
+        if len(self._owners) >= self.most_pages:
+            return None
+        if self._spare_pages:
+            page = self._spare_pages.pop()
+        else:
+            page = self._next_page
+            self._next_page += 1
+        self._owners[page] = array("I", [NOBODY]) * cells_per_page
+        self._holes[cells_per_page].add(page, list(range(cells_per_page - 1, -1, -1)))
+        return page
+
+
+class _Holes:
+    """The free slots of the pages of one class, pages sorted by how many they have."""
+
+    def __init__(self, cells_per_page: int) -> None:
+        self.cells_per_page = cells_per_page
+        self.total = 0
+        self._slots: dict[int, list[int]] = {}
+        self._pages: list[dict[int, None]] = [{} for _ in range(cells_per_page + 1)]
+        self._top = 0
+
+    def add(self, page: int, slots: list[int]) -> None:
+        """Take in a page with free slots."""
+        count = len(slots)
+        self._slots[page] = slots
+        self._pages[count][page] = None
+        self.total += count
+        self._top = max(self._top, count)
+
+    def remove(self, page: int) -> list[int]:
+        """Take a page out; returns its free slots."""
+        slots = self._slots.pop(page)
+        del self._pages[len(slots)][page]
+        self.total -= len(slots)
+        return slots
+
+    def grow(self, page: int, slot: int) -> bool:
+        """A slot of a page is free now; returns True, with the page taken out, when all are."""
+        slots = self._slots.get(page)
+        if slots is None:
+            slots = self._slots[page] = []
+        else:
+            del self._pages[len(slots)][page]
+        slots.append(slot)
+        count = len(slots)
+        if count == self.cells_per_page:
+            del self._slots[page]
+            self.total -= count - 1
+            return True
+        self._pages[count][page] = None
+        self.total += 1
+        self._top = max(self._top, count)
+        return False
+
+    def count_of(self, page: int) -> int:
+        """How many slots of a page are free."""
+        return len(self._slots.get(page, ()))
+
+    def most(self) -> int:
+        """How many free slots the emptiest page has."""
+        while self._top and not self._pages[self._top]:
+            self._top -= 1
+        return self._top
+
+    def emptiest(self) -> int | None:
+        """The page with the most free slots, that which changed last among equals."""
+        most = self.most()
+        return next(reversed(self._pages[most])) if most else None

@@ -1,240 +1,253 @@
-"""What lies in a cache file: reading it, changing it, and checking it."""
+"""Where every sample lies in a cache file."""
 
 from __future__ import annotations
 
 import struct
-import zlib
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-import lmdb
+import numpy as np
 
-from storage.cells import EMPTY, PAGE_KEY, Cells, Page
+from storage.cells import SLOT_BITS, SLOT_MASK, Cells
 from storage.errors import CorruptCache
-from storage.layout import (
-    CELL_HEADER_BYTES,
-    CELLS_PER_PAGE,
-    LARGEST_REST_BYTES,
-    VALUE_BYTES,
-    cells_per_page,
-    whole_pages,
-)
+from storage.layout import CELLS_PER_PAGE, Layout, rests
 
-# Keys: the identity of the store; PAGE_KEY, cells, number for a page of cells; WHOLE_KEY, sample,
-# number for a whole page of one sample.
-IDENTITY_KEY = b"\x00"
-WHOLE_KEY = 2
-_WHOLE = struct.Struct(">BII")
+NOWHERE = 0xFFFFFFFF
+"""The place of a sample that is not there."""
 
-# A cell: sample, length of the whole payload, checksum, and then the rest of the payload. The
-# checksum covers identity, sample, length and payload, so that bytes of another sample, client or
-# data set never pass.
-_HEADER = struct.Struct(">III")
-_COVERED = struct.Struct(">II")
-_FREE_HEADER = _HEADER.pack(EMPTY, 0, 0)
-_FREE_PAGES = {m: (_FREE_HEADER.ljust(VALUE_BYTES // m, b"\0") * m).ljust(VALUE_BYTES, b"\0")
-               for m in CELLS_PER_PAGE}  # fmt: skip
+_KEY = np.dtype(">u4")
+_HEAD = struct.Struct(">QIIII")
 
 
 class Contents:
-    """The places of all samples in one file; a failed change leaves it wrong, to be loaded anew.
+    """The cells of each sample, in the order of its bytes.
 
     Attributes:
-        lengths: the payload length of each sample that is there, in bytes.
-        pages: how many pages hold payloads.
-        needs_repair: `load` found remains of samples that are not whole.
+        pages: of the first cell of each sample, as its key: big-endian uint32[as many as are
+            known], `NOWHERE` if there is none.
+        begins: where that cell begins in its page, uint16[as many as are known].
+        more: the further cells of samples that have several.
+        widths: the bytes of a cell in each page, uint16[pages seen].
     """
 
-    def __init__(self, seed: int) -> None:
-        self.lengths: dict[int, int] = {}
-        self._seed = seed
-        self._cells = Cells()
-        self._whole_pages = 0
-        self._stray_cells: list[int] = []
-        self._stray_keys: list[bytes] = []
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.pages = np.empty(0, _KEY)
+        self.begins = np.empty(0, np.uint16)
+        self.more: dict[int, list[int]] = {}
+        self.widths = np.empty(0, np.uint16)
+        self._cells: Cells | None = None
 
     @property
-    def pages(self) -> int:
-        """How many pages hold payloads."""
-        return self._whole_pages + len(self._cells.pages)
+    def cells(self) -> Cells:
+        """The free cells, found out when they are first asked for: reading needs them not."""
+        if self._cells is None:
+            self._cells = self._survey()
+        return self._cells
 
-    @property
-    def needs_repair(self) -> bool:
-        """Whether there are remains to be cleared away with `repair`."""
-        return bool(self._stray_cells or self._stray_keys)
+    def relayout(self, layout: Layout) -> None:
+        """The file may have more pages now, or fewer than it could; they are as large as before."""
+        self.layout = layout
+        if self._cells is not None:
+            self._cells.most_pages = layout.payload_pages
 
-    def copy(self, reader: lmdb.Transaction, sample: int, view: memoryview) -> bool:
-        """Copy a payload of exactly len(view) bytes; False when it is not there or not right."""
-        cell = self._cells.places.get(sample)
-        if cell is None:
-            return False
-        number, place = self._cells.spot(cell)
-        page = self._cells.pages[number]
-        value = reader.get(page.key)
-        if value is None or len(value) != VALUE_BYTES:
-            return False
-        offset = place * (VALUE_BYTES // len(page.occupants))
-        checksum: int
-        found, length, checksum = _HEADER.unpack_from(value, offset)
-        if found != sample or length != len(view):
-            return False
-        whole = 0
-        if length > LARGEST_REST_BYTES:
-            whole = whole_pages(length)
-            if not _copy_whole_pages(reader, sample, whole, view):
-                return False
-        rest = length - whole * VALUE_BYTES
-        if rest > 0:
-            begin = offset + CELL_HEADER_BYTES
-            view[whole * VALUE_BYTES :] = value[begin : begin + rest]
-        return self._checksum(sample, view) == checksum
+    def become(self, other: Contents) -> None:
+        """Be what another one is, for all who know this one."""
+        self.__dict__.update(other.__dict__)
 
-    def change(
-        self,
-        writer: lmdb.Transaction,
-        removed: Sequence[int],
-        puts: Sequence[tuple[int, memoryview]],
-    ) -> None:
-        """Remove samples, unknown ones ignored, then put others."""
-        pages = _PageImages(writer, self._cells)
-        for sample in removed:
-            self._remove(writer, pages, sample)
-        for sample, payload in puts:
-            self._remove(writer, pages, sample)
-            self._put(writer, pages, sample, payload)
-        pages.write()
+    def present(self) -> np.ndarray:
+        """The samples that are there, ascending, int64[k]."""
+        return np.flatnonzero(self.pages != NOWHERE)
 
-    def load(self, reader: lmdb.Transaction) -> None:
-        """Find out what is there; takes one look at every page of cells.
+    def places(self, sample: int) -> list[int]:
+        """The cells of a sample; none when it is not there."""
+        page = self.pages.item(sample) if sample < len(self.pages) else NOWHERE
+        if page == NOWHERE:
+            return []
+        slot = self.begins.item(sample) // self.widths.item(page)
+        return [(page << SLOT_BITS) | slot, *self.more.get(sample, ())]
+
+    def forget(self, samples: Sequence[int]) -> None:
+        """Give up the cells of samples, unknown ones ignored; the file is not touched."""
+        if not samples:
+            return
+        release, more, pages = self.cells.release, self.more, self.pages
+        if len(pages) <= max(samples):
+            samples = [sample for sample in samples if sample < len(pages)]
+        for sample, cell in zip(samples, self._heads(samples).tolist(), strict=True):
+            # Asked again, since a sample may be named twice.
+            if cell != NOWHERE and pages.item(sample) != NOWHERE:
+                pages[sample] = NOWHERE
+                release(cell)
+                if more and sample in more:
+                    for further in more.pop(sample):
+                        release(further)
+
+    def assign(self, samples: Sequence[int], lengths: np.ndarray) -> list[tuple[int, ...]]:
+        """Find cells for payloads of these lengths, int64[k]; `settle` makes them the samples'.
+
+        Returns:
+            The cells of each, in the order of its bytes.
 
         Raises:
-            CorruptCache: the file holds something that no cache wrote.
+            PagesExhausted: there are not enough; nothing has changed then.
         """
-        whole: dict[int, list[int]] = {}
-        for found, value in reader.cursor():
-            key = bytes(found)
-            if key[:1] == bytes([WHOLE_KEY]) and len(key) == _WHOLE.size:
-                _, sample, part = _WHOLE.unpack(key)
-                whole.setdefault(sample, []).append(part)
-            elif key[:1] == bytes([PAGE_KEY]) and len(key) == 6 and key[1] in CELLS_PER_PAGE:
-                self._adopt(key, bytes(value))
-            elif key != IDENTITY_KEY:
-                raise CorruptCache("the cache file holds an unknown entry")
-        self._cells.adopted()
-        for sample in [
-            s for s, n in self.lengths.items() if whole_pages(n) != len(whole.get(s, ()))
-        ]:
-            self._stray_cells.append(self._cells.free(sample))
-            del self.lengths[sample]
-        for sample, parts in whole.items():
-            if sample in self.lengths:
-                self._whole_pages += len(parts)
-            else:
-                self._stray_keys += [_WHOLE.pack(WHOLE_KEY, sample, part) for part in parts]
+        wanted = _cells_of(lengths, self.layout.value_bytes)
+        owners: dict[int, list[int]] = {}
+        for sample, (whole, first, second) in zip(samples, wanted, strict=True):
+            if whole:
+                owners.setdefault(1, []).extend([sample] * whole)
+            owners.setdefault(first, []).append(sample)
+            if second:
+                owners.setdefault(second, []).append(sample)
+        taken: dict[int, list[int]] = {}
+        try:
+            for cells_per_page, of_class in owners.items():
+                taken[cells_per_page] = self.cells.take(cells_per_page, of_class)
+        except BaseException:
+            for cells in taken.values():
+                self.give_back(cells)
+            raise
+        for cells_per_page, cells in taken.items():
+            self._note_widths(cells, cells_per_page)
+        if len(taken) == 1 and len(cells) == len(samples):
+            return [(cell,) for cell in cells]
+        of = {cells_per_page: iter(cells) for cells_per_page, cells in taken.items()}
+        return [
+            tuple(next(of[m]) for m in (*[1] * whole, first, *([second] if second else [])))
+            for whole, first, second in wanted
+        ]
 
-    def repair(self, writer: lmdb.Transaction) -> None:
-        """Clear the remains away that `load` found."""
-        for key in self._stray_keys:
-            writer.delete(key)
-        pages = _PageImages(writer, self._cells)
-        for cell in self._stray_cells:
-            pages.blank(cell)
-        pages.write()
-        self._stray_cells, self._stray_keys = [], []
+    def give_back(self, cells: Iterable[int]) -> None:
+        """Release cells that were assigned and not settled."""
+        for cell in cells:
+            self.cells.release(cell)
 
-    def _adopt(self, key: bytes, value: bytes) -> None:
-        cells, number = key[1], int.from_bytes(key[2:], "big")
-        if len(value) != VALUE_BYTES or number in self._cells.pages:
-            raise CorruptCache("the cache file holds a broken page")
-        width = VALUE_BYTES // cells
-        headers = [_HEADER.unpack_from(value, place * width) for place in range(cells)]
-        count = Counter(sample for sample, _, _ in headers)
-        occupants = [EMPTY] * cells
-        strays = []
-        for place, (sample, length, _) in enumerate(headers):
-            rest = max(0, length - whole_pages(length) * VALUE_BYTES)
-            if sample == EMPTY:
-                continue
-            if count[sample] > 1 or sample in self.lengths or cells_per_page(rest) != cells:
-                strays.append(place)
-            else:
-                occupants[place] = sample
-                self.lengths[sample] = length
-        self._cells.adopt(number, occupants)
-        self._stray_cells += [self._cells.cell(number, place) for place in strays]
+    def settle(self, samples: Sequence[int], places: Sequence[tuple[int, ...]]) -> None:
+        """Cells that were assigned hold the payloads now."""
+        known, highest = len(self.pages), max(samples, default=-1)
+        if highest >= known:
+            pages, begins = self.pages, self.begins
+            self.pages = np.full(highest + 1 + highest // 8, NOWHERE, _KEY)
+            self.begins = np.zeros(len(self.pages), np.uint16)
+            self.pages[:known], self.begins[:known] = pages, begins
+        heads = np.array([cells[0] for cells in places], np.uint32)
+        self.pages[samples] = heads >> SLOT_BITS
+        self.begins[samples] = (heads & SLOT_MASK) * self.widths[heads >> SLOT_BITS]
+        for sample, of_sample in zip(samples, places, strict=True):
+            if len(of_sample) > 1:
+                self.more[sample] = list(of_sample[1:])
 
-    def _remove(self, writer: lmdb.Transaction, pages: _PageImages, sample: int) -> None:
-        length = self.lengths.pop(sample, None)
-        if length is None:
-            return
-        pages.blank(self._cells.free(sample))
-        whole = whole_pages(length)
-        self._whole_pages -= whole
-        for part in range(whole):
-            writer.delete(_WHOLE.pack(WHOLE_KEY, sample, part))
+    def move(self, sample: int, old: int, new: int) -> None:
+        """The bytes of one cell lie in another now."""
+        if self.places(sample)[0] == old:
+            page, begin, _ = self.spot(new)
+            self.pages[sample], self.begins[sample] = page, begin
+        else:
+            further = self.more[sample]
+            further[further.index(old)] = new
 
-    def _put(
-        self, writer: lmdb.Transaction, pages: _PageImages, sample: int, payload: memoryview
-    ) -> None:
-        length = len(payload)
-        whole = whole_pages(length)
-        for part in range(whole):
-            begin = part * VALUE_BYTES
-            writer.put(_WHOLE.pack(WHOLE_KEY, sample, part), payload[begin : begin + VALUE_BYTES])
-        rest = payload[whole * VALUE_BYTES :]
-        slot = pages.slot(self._cells.take(sample, cells_per_page(len(rest))))
-        _HEADER.pack_into(slot, 0, sample, length, self._checksum(sample, payload))
-        slot[CELL_HEADER_BYTES : CELL_HEADER_BYTES + len(rest)] = rest
-        self.lengths[sample] = length
-        self._whole_pages += whole
+    def spot(self, cell: int) -> tuple[int, int, int]:
+        """The page of a cell, where it begins there, and its bytes."""
+        page = cell >> SLOT_BITS
+        width = self.widths.item(page)
+        return page, (cell & SLOT_MASK) * width, width
 
-    def _checksum(self, sample: int, payload: memoryview) -> int:
-        return zlib.crc32(payload, zlib.crc32(_COVERED.pack(sample, len(payload)), self._seed))
+    def encode(self) -> bytes:
+        """All places as bytes."""
+        samples = self.present()
+        further = [[sample, len(cells), *cells] for sample, cells in self.more.items()]
+        arrays = (
+            samples.astype("<u4"),
+            self._heads(samples).astype("<u4"),
+            np.array([number for entry in further for number in entry], "<u4"),
+            self.widths.astype("<u2"),
+        )
+        layout = self.layout
+        head = _HEAD.pack(layout.page_bytes, *(len(array) for array in arrays))
+        return head + b"".join(array.tobytes() for array in arrays)
+
+    @classmethod
+    def decode(cls, data: bytes, layout: Layout) -> Contents:
+        """Take places back from `encode`.
+
+        Raises:
+            CorruptCache: they are those of a file with pages of another size, or damaged.
+        """
+        try:
+            page_bytes, count, heads, further, pages = _HEAD.unpack_from(data)
+            if page_bytes != layout.page_bytes:
+                raise CorruptCache(f"it was saved with pages of {page_bytes} bytes")
+            contents = cls(layout)
+            numbers = np.frombuffer(data, "<u4", count + heads + further, _HEAD.size)
+            samples = numbers[:count]
+            contents.widths = np.frombuffer(data, "<u2", pages, _HEAD.size + numbers.nbytes).astype(
+                np.uint16
+            )
+            contents.pages = np.full(int(samples.max()) + 1 if count else 0, NOWHERE, _KEY)
+            contents.begins = np.zeros(len(contents.pages), np.uint16)
+            cells = numbers[count : count + heads]
+            contents.pages[samples] = cells >> SLOT_BITS
+            contents.begins[samples] = (cells & SLOT_MASK) * contents.widths[cells >> SLOT_BITS]
+            entries = numbers[count + heads :].tolist()
+        except (struct.error, ValueError, IndexError) as error:
+            raise CorruptCache(f"the saved places are damaged: {error}") from error
+        at = 0
+        while at < len(entries):
+            sample, length = entries[at : at + 2]
+            contents.more[sample] = entries[at + 2 : at + 2 + length]
+            at += 2 + length
+        return contents
+
+    def _heads(self, samples: np.ndarray | Sequence[int]) -> np.ndarray:
+        """The first cell of each sample, uint32[k]; `NOWHERE` if none."""
+        pages = self.pages[samples].astype(np.uint32)
+        there = pages != NOWHERE
+        heads = np.full(len(pages), NOWHERE, np.uint32)
+        pages = pages[there]
+        slots = self.begins[samples][there] // self.widths[pages]
+        heads[there] = (pages << SLOT_BITS) | slots
+        return heads
+
+    def _note_widths(self, cells: Sequence[int], cells_per_page: int) -> None:
+        pages = [cell >> SLOT_BITS for cell in cells]
+        highest = max(pages)
+        if highest >= len(self.widths):
+            grown = np.zeros(highest + 1 + highest // 8, np.uint16)
+            grown[: len(self.widths)] = self.widths
+            self.widths = grown
+        self.widths[pages] = self.layout.value_bytes // cells_per_page
+
+    def _survey(self) -> Cells:
+        """Who owns which cell, from the places of all samples."""
+        cells = Cells(self.layout.payload_pages)
+        samples = self.present()
+        further = [(cell, sample) for sample, more in self.more.items() for cell in more]
+        owned = np.array(further, np.int64).reshape(-1, 2)
+        places = np.concatenate([self._heads(samples).astype(np.int64), owned[:, 0]])
+        owners = np.concatenate([samples, owned[:, 1]])
+        order = np.argsort(places)
+        places, owners = places[order], owners[order]
+        pages, first = np.unique(places >> SLOT_BITS, return_index=True)
+        classes = {self.layout.value_bytes // m: m for m in CELLS_PER_PAGE}
+        slots, samples_of = (places & SLOT_MASK).tolist(), owners.tolist()
+        bounds = [*first.tolist(), len(places)]
+        for page, (begin, end) in zip(pages.tolist(), pairwise(bounds), strict=True):
+            pairs = zip(slots[begin:end], samples_of[begin:end], strict=True)
+            cells.adopt(page, classes[self.widths.item(page)], pairs)
+        cells.adopted()
+        return cells
 
 
-class _PageImages:
-    """The pages of cells that one transaction changes, written once each at its end."""
-
-    def __init__(self, writer: lmdb.Transaction, cells: Cells) -> None:
-        self._writer = writer
-        self._cells = cells
-        self._images: dict[int, bytearray] = {}
-        self._gone: dict[int, Page] = {}
-
-    def slot(self, cell: int) -> memoryview:
-        """The bytes of a cell, to be read or overwritten."""
-        number, place = self._cells.spot(cell)
-        page = self._cells.pages.get(number) or self._gone[number]
-        image = self._images.get(number)
-        if image is None:
-            stored = self._writer.get(page.key)
-            image = bytearray(stored or _FREE_PAGES[len(page.occupants)])
-            self._images[number] = image
-        width = VALUE_BYTES // len(page.occupants)
-        return memoryview(image)[place * width : (place + 1) * width]
-
-    def blank(self, cell: int) -> None:
-        """Mark a cell as free."""
-        self.slot(cell)[:CELL_HEADER_BYTES] = _FREE_HEADER
-
-    def write(self) -> None:
-        """Move what has to move and write all changed pages."""
-        moves, self._gone = self._cells.compact()
-        for source, target in moves:
-            self.slot(target)[:] = self.slot(source)
-            self.blank(source)
-        for page in self._gone.values():
-            self._writer.delete(page.key)
-        for number, image in self._images.items():
-            if number not in self._gone:
-                self._writer.put(self._cells.pages[number].key, image)
-
-
-def _copy_whole_pages(reader: lmdb.Transaction, sample: int, count: int, view: memoryview) -> bool:
-    for part in range(count):
-        value = reader.get(_WHOLE.pack(WHOLE_KEY, sample, part))
-        target = view[part * VALUE_BYTES : (part + 1) * VALUE_BYTES]
-        if value is None or len(value) != len(target):
-            return False
-        target[:] = value
-    return True
+def _cells_of(lengths: np.ndarray, value_bytes: int) -> list[tuple[int, int, int]]:
+    """What payloads are cut into: whole pages, the class of a cell, that of another or 0."""
+    table = rests(value_bytes)
+    if len(lengths) == 1:
+        length = lengths.item()
+        whole = max(0, (length - 1) // value_bytes)
+        rest = length - whole * value_bytes
+        return [(whole, table.first.item(rest), table.second.item(rest))]
+    pages = np.maximum(0, (lengths - 1) // value_bytes)
+    rests_bytes = lengths - pages * value_bytes
+    classes = table.first[rests_bytes].tolist(), table.second[rests_bytes].tolist()
+    return list(zip(pages.tolist(), *classes, strict=True))

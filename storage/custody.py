@@ -11,7 +11,6 @@ from typing import Self
 import numpy as np
 
 from storage.errors import CorruptCache, StoreFull
-from storage.layout import cost
 from storage.offer import Offer, Plan
 from storage.placement import Placement
 from storage.recovery import Condition
@@ -19,14 +18,12 @@ from storage.store import Store
 
 _log = logging.getLogger(__name__)
 
-_NOTHING = np.empty(0, np.uint8)
-
 
 class Custody:
     """Moves payloads into and out of one store, for a placement that has decided about them.
 
-    A store that is damaged as a whole is emptied, and the placement with it. A forked child changes
-    neither: it leaves that to its parent.
+    A store that is damaged as a whole is emptied, and the placement with it. A process that may
+    only read changes neither.
     """
 
     def __init__(self, store: Store, placement: Placement, condition: Condition) -> None:
@@ -52,72 +49,76 @@ class Custody:
     def get(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> np.ndarray:
         """Copy payloads back to back; see `Store.get`. None is there after a damage to them all."""
         try:
-            return self._store.get(samples, lengths, buffer)
+            return self._store.get(samples, lengths, self._index.checksums[samples], buffer)
         except CorruptCache as error:
             self._rebuild(str(error))
             return np.zeros(len(samples), dtype=bool)
 
-    def carry_out(self, offer: Offer, plan: Plan) -> bool:
-        """Store a plan in transactions of bounded size; False when the cache had to be emptied."""
-        if self._condition.rebuilt_reason:
-            plan.keep(self._index.resident)
+    def get_one(self, sample: int, length: int, checksum: int) -> bytes | None:
+        """The payload of one sample; see `Store.get_one`."""
         try:
-            for removed, rows in plan.groups(offer.lengths, self._store.transaction_pages):
-                self._write(removed, offer, rows, plan)
+            return self._store.get_one(sample, length, checksum)
+        except CorruptCache as error:
+            self._rebuild(str(error))
+            return None
+
+    def carry_out(self, offer: Offer, plan: Plan) -> bool:
+        """Store a plan; False when the cache had to be emptied.
+
+        Raises:
+            StoreFull: what was to be put is not resident.
+        """
+        try:
+            self._store.remove(plan.removed)
+            if plan.puts:
+                self._put(offer, plan)
         except CorruptCache as error:
             self._rebuild(str(error))
             return False
         except BaseException:
-            self._reconcile()
+            self._placement.leave(np.array(list(plan.puts), np.int64), "evicted")
             raise
         return True
 
     def remove(self, samples: Sequence[int]) -> None:
         """Take samples that have left the index out of the store too."""
-        if not samples:
-            return
-        try:
-            self._store.write(samples, [], _NOTHING, [], [])
-        except CorruptCache as error:
-            self._rebuild(str(error))
+        self._store.remove(samples)
 
     def discard(self, samples: np.ndarray) -> None:
-        """Drop what did not read back; a forked child leaves that to its parent."""
+        """Drop what did not read back; who may only read leaves that to others."""
         samples = np.unique(samples)
         samples = samples[self._index.resident[samples]]
-        if self._pid == os.getpid():
+        if self._may_change():
             _log.warning("%d cached samples were damaged and are dropped", len(samples))
             self._placement.leave(samples, "corrupt")
             self.remove(samples.tolist())
 
-    def _write(self, removed: list[int], offer: Offer, rows: list[int], plan: Plan) -> None:
-        """One transaction; when the store is full, another one after evictions."""
+    def _put(self, offer: Offer, plan: Plan) -> None:
+        """Store what the plan says; when the store is full, once more after evictions."""
+        rows = list(plan.puts.values())
         puts = (
-            offer.samples[rows].tolist(),
+            list(plan.puts),
             offer.buffer,
             offer.starts[rows].tolist(),
             offer.lengths[rows].tolist(),
         )
         try:
-            self._store.write(removed, *puts)
+            self._store.put(*puts)
         except StoreFull:
-            need = int(cost(offer.lengths[rows]).sum())
-            victims = self._placement.evict_for_room(need, plan)
+            # Pages are written anew before the old ones can be used again.
+            layout = self._index.layout
+            need_bytes = 2 * int(layout.cost(offer.lengths[rows]).sum()) + 4 * layout.page_bytes
+            victims = self._placement.evict_for_room(need_bytes, plan)
             _log.warning("the store is full below its budget: %d more evicted", len(victims))
-            self._store.write([*removed, *victims], *puts)
-
-    def _reconcile(self) -> None:
-        """After a failure: the index forgets what the store does not have, and the reverse."""
-        residents = self._index.residents
-        there = np.zeros(self._placement.policy.samples, dtype=bool)
-        there[self._store.present()[0]] = True
-        gone = residents[~there[residents]]
-        self._placement.leave(gone, "evicted")
-        self.remove(np.flatnonzero(there & ~self._index.resident).tolist())
+            self._store.remove(victims)
+            self._store.put(*puts)
 
     def _rebuild(self, reason: str) -> None:
-        if self._pid == os.getpid():
+        if self._may_change():
             _log.warning("cache emptied, to be filled again: %s", reason)
             self._condition.rebuilt_reason = reason
             self._placement.leave(self._index.residents, "corrupt")
             self._store.clear()
+
+    def _may_change(self) -> bool:
+        return self._store.writable and self._pid == os.getpid()

@@ -1,79 +1,109 @@
-"""Who is in a cache and what each is charged: arrays over all samples, and their sums."""
+"""Who is in a cache, and what each is charged: arrays over all samples, and their sums."""
 
 from __future__ import annotations
 
 import numpy as np
+
+from storage.layout import Layout
+
+LARGEST_SIZE_BYTES = 2**32 - 1
+"""Sizes and lengths are kept in four bytes each."""
 
 
 class CacheIndex:
     """One row per sample 0..n-1; `add` and `remove` keep the sums right.
 
     Attributes:
+        layout: says what a sample is charged.
         resident: bool[n], in the cache.
-        size_bytes: int64[n], the declared size of a resident.
-        length_bytes: int64[n], its payload length.
-        cost_bytes: int64[n], what it is charged.
+        size_bytes: uint32[n], the declared size of a resident.
+        length_bytes: uint32[n], its payload length.
+        checksums: uint64[n], of its payload.
         staged: bool[n], came in ahead of its use.
-        pins: int64[n], how often it is pinned, resident or not.
         used_bytes: sum of the residents' charges.
         resident_bytes: sum of the residents' declared sizes.
         pinned_bytes: sum of the pinned residents' charges.
         count: number of residents.
     """
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, layout: Layout) -> None:
+        self.layout = layout
         self.resident = np.zeros(samples, dtype=bool)
-        self.size_bytes = np.zeros(samples, np.int64)
-        self.length_bytes = np.zeros(samples, np.int64)
-        self.cost_bytes = np.zeros(samples, np.int64)
+        self.size_bytes = np.zeros(samples, np.uint32)
+        self.length_bytes = np.zeros(samples, np.uint32)
+        self.checksums = np.zeros(samples, np.uint64)
         self.staged = np.zeros(samples, dtype=bool)
-        self.pins = np.zeros(samples, np.int64)
         self.used_bytes = 0
         self.resident_bytes = 0
         self.pinned_bytes = 0
         self.count = 0
-        self._any_pins = False
+        self._pins: dict[int, int] = {}
 
     def add(
-        self, samples: np.ndarray, sizes: np.ndarray, lengths: np.ndarray, costs: np.ndarray
+        self, samples: np.ndarray, sizes: np.ndarray, lengths: np.ndarray, checksums: np.ndarray
     ) -> None:
-        """Take in samples that are not resident, each once; all arrays int64[k]."""
+        """Take in samples that are not resident, each once."""
         self.resident[samples] = True
         self.staged[samples] = False
         self.size_bytes[samples] = sizes
         self.length_bytes[samples] = lengths
-        self.cost_bytes[samples] = costs
-        self.used_bytes += _total(costs)
-        self.resident_bytes += _total(sizes)
-        if self._any_pins:
-            self.pinned_bytes += _total(costs[self.pins[samples] > 0])
-        self.count += len(samples)
+        self.checksums[samples] = checksums
+        self._count(samples, 1)
 
     def remove(self, samples: np.ndarray) -> None:
         """Take out residents, each once, int64[k]."""
-        costs = self.cost_bytes[samples]
+        self._count(samples, -1)
         self.resident[samples] = False
         self.staged[samples] = False
-        self.used_bytes -= _total(costs)
-        self.resident_bytes -= _total(self.size_bytes[samples])
-        if self._any_pins:
-            self.pinned_bytes -= _total(costs[self.pins[samples] > 0])
-        self.count -= len(samples)
+
+    def relayout(self, layout: Layout) -> None:
+        """Charge the residents by another layout."""
+        self.layout = layout
+        residents = self.residents
+        self.used_bytes = self.resident_bytes = self.pinned_bytes = self.count = 0
+        self._count(residents, 1)
+
+    def cost_of(self, sample: int) -> int:
+        """What a resident is charged."""
+        return self.layout.cost_of(self.size_bytes.item(sample))
 
     def pin(self, samples: np.ndarray, change: int) -> None:
         """Add `change` (1 or -1) to the pins of samples, each once; pins never fall below 0."""
-        self._any_pins = True
-        rows = samples[self.resident[samples]]
-        self.pinned_bytes -= _total(self.cost_bytes[rows[self.pins[rows] > 0]])
-        self.pins[samples] = np.maximum(0, self.pins[samples] + change)
-        self.pinned_bytes += _total(self.cost_bytes[rows[self.pins[rows] > 0]])
+        for sample in samples.tolist():
+            before = self._pins.pop(sample, 0)
+            after = max(0, before + change)
+            if after:
+                self._pins[sample] = after
+            if self.resident[sample] and (before > 0) != (after > 0):
+                self.pinned_bytes += change * self.cost_of(sample)
+
+    def is_pinned(self, sample: int) -> bool:
+        """Whether a sample, resident or not, is pinned."""
+        return sample in self._pins
 
     @property
     def residents(self) -> np.ndarray:
         """The samples in the cache, ascending, int64[k]."""
         return np.flatnonzero(self.resident)
 
+    def _count(self, samples: np.ndarray, sign: int) -> None:
+        if len(samples) == 1:
+            self._count_one(samples.item(), sign)
+            return
+        sizes = self.size_bytes[samples].astype(np.int64)
+        costs = self.layout.cost(sizes)
+        self.used_bytes += sign * int(costs.sum())
+        self.resident_bytes += sign * int(sizes.sum())
+        self.count += sign * len(samples)
+        if self._pins:
+            pinned = [sample in self._pins for sample in samples.tolist()]
+            self.pinned_bytes += sign * int(costs[pinned].sum())
 
-def _total(values: np.ndarray) -> int:
-    """The sum of int64[k]; of a few values Python's is the faster one."""
-    return int(values.sum()) if len(values) > 64 else sum(values.tolist())
+    def _count_one(self, sample: int, sign: int) -> None:
+        size_bytes = self.size_bytes.item(sample)
+        cost_bytes = self.layout.cost_of(size_bytes)
+        self.used_bytes += sign * cost_bytes
+        self.resident_bytes += sign * size_bytes
+        self.count += sign
+        if sample in self._pins:
+            self.pinned_bytes += sign * cost_bytes

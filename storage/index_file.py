@@ -1,7 +1,8 @@
-"""The file that saved indexes go to: each is appended, and the last whole one counts.
+"""The file that saved states go to: each is appended, and the last whole one counts.
 
 An append is one short write, where replacing a file would have the file system make, rename and
-forget one. A write that a crash cut short leaves the index before it in force.
+forget one. A write that a crash cut short leaves the state before it in force, and the next append
+takes its place.
 """
 
 from __future__ import annotations
@@ -14,71 +15,78 @@ from pathlib import Path
 from storage.errors import CorruptCache
 
 LIMIT_BYTES = 1 << 20
-"""A file that would grow beyond this is replaced by one with the newest index alone."""
+"""A file that would grow beyond this is replaced by one with the two newest states alone."""
 
 _RECORD = struct.Struct(">4sII")
 _MAGIC = b"idx\n"
 
 
 class IndexFile:
-    """Saved indexes, one behind the other: magic, length and checksum, then the bytes."""
+    """Saved states, one behind the other: magic, length and checksum, then the bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._end: int | None = None
 
-    def append(self, index: bytes, *, durable: bool) -> None:
-        """Add an index.
+    def append(self, state: bytes, *, durable: bool) -> None:
+        """Add a state.
 
         Args:
-            index: its bytes.
+            state: its bytes.
             durable: wait for the disk.
 
         Raises:
-            OSError: the file took it not or not whole; the index before it stays in force.
+            OSError: the file took it not or not whole; the state before it stays in force.
         """
-        record = _RECORD.pack(_MAGIC, len(index), zlib.crc32(index)) + index
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size and size + len(record) > LIMIT_BYTES:
-            fresh = self.path.with_name(f"{self.path.name}.new")
-            fresh.unlink(missing_ok=True)
-            _write(fresh, record, 0, durable=durable)
-            fresh.replace(self.path)
+        record = _record(state)
+        if self._end is None:
+            self.states()
+        end = self._end or 0
+        if end and end + len(record) > LIMIT_BYTES:
+            self._replace([*self.states()[:1], state], durable=durable)
         else:
-            _write(self.path, record, size, durable=durable)
+            _write(self.path, record, end, durable=durable)
+            self._end = end + len(record)
 
-    def last(self) -> bytes | None:
-        """Return the newest whole index, and cut off what a crash left behind it; None: no file.
+    def states(self) -> list[bytes]:
+        """Return all whole states, the newest first; none when there is no file.
 
         Raises:
             CorruptCache: what is there was not written like this.
         """
+        self._end = 0
         if not self.path.exists():
-            return None
+            return []
         data = self.path.read_bytes()
-        at, found = 0, None
-        while at < len(data):
-            begin = at + _RECORD.size
-            if begin > len(data):
-                break
+        at = 0
+        found: list[bytes] = []
+        while at + _RECORD.size <= len(data):
             magic, length, checksum = _RECORD.unpack_from(data, at)
             if magic != _MAGIC:
                 raise CorruptCache(f"{self.path} is damaged")
+            begin = at + _RECORD.size
             if begin + length > len(data):
                 break
-            found = begin, begin + length, checksum
+            state = data[begin : begin + length]
+            if zlib.crc32(state) != checksum:
+                raise CorruptCache(f"{self.path} is damaged")
+            found.append(state)
             at = begin + length
-        if found is None:
-            raise CorruptCache(f"{self.path} holds no whole index")
-        if at < len(data):
-            os.truncate(self.path, at)
-        begin, end, checksum = found
-        index = data[begin:end]
-        if zlib.crc32(index) != checksum:
-            raise CorruptCache(f"{self.path} is damaged")
-        return index
+        if not found:
+            raise CorruptCache(f"{self.path} holds no whole state")
+        self._end = at
+        return found[::-1]
+
+    def keep(self, states: list[bytes]) -> None:
+        """Keep these states alone, the newest first.
+
+        Raises:
+            OSError: the file stays as it is.
+        """
+        self._replace(states[::-1], durable=True)
 
     def version(self) -> object:
-        """Return what every append changes."""
+        """Return what every change of the file changes."""
         try:
             found = self.path.stat()
         except FileNotFoundError:
@@ -86,17 +94,30 @@ class IndexFile:
         return found.st_ino, found.st_size
 
     def remove(self) -> None:
-        """Forget all indexes."""
+        """Forget all states."""
         self.path.unlink(missing_ok=True)
+        self._end = 0
+
+    def _replace(self, states: list[bytes], *, durable: bool) -> None:
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        records = b"".join(map(_record, states))
+        _write(fresh, records, 0, durable=durable)
+        fresh.replace(self.path)
+        self._end = len(records)
 
 
-def _write(path: Path, record: bytes, at: int, *, durable: bool) -> None:
-    """Write a record behind the first `at` bytes of a file, which ends there again on failure."""
+def _record(state: bytes) -> bytes:
+    return _RECORD.pack(_MAGIC, len(state), zlib.crc32(state)) + state
+
+
+def _write(path: Path, data: bytes, at: int, *, durable: bool) -> None:
+    """Write behind the first `at` bytes of a file and end it there; on failure it ends at `at`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         written = 0
-        while written < len(record):
-            written += os.pwrite(descriptor, record[written:], at + written)
+        while written < len(data):
+            written += os.pwrite(descriptor, data[written:], at + written)
+        os.ftruncate(descriptor, at + len(data))
         if durable:
             os.fsync(descriptor)
     except OSError:

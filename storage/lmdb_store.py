@@ -1,27 +1,43 @@
-"""Payloads in an LMDB file."""
+"""Payloads in an LMDB file: a transactional table of pages, and in memory who lies where.
+
+The states that are saved beside the file say which sample lies in which cells, and what its bytes
+add up to. So removing a sample touches no page, whatever lies in a cell is proved by its checksum
+when it is read, and a crash between two saves costs no more than the samples whose cells were used
+again meanwhile.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import zlib
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import lmdb
 import numpy as np
 
 from storage import environment as environments
-from storage.contents import IDENTITY_KEY, Contents
+from storage.cells import SLOT_BITS, PagesExhausted
+from storage.checksum import digest, seed_of
+from storage.contents import Contents
 from storage.errors import CorruptCache, NotAllowed, StorageError, StoreFull
 from storage.index_file import IndexFile
-from storage.layout import PAGE_BYTES, PAGE_CHARGE_BYTES
-from storage.store import Store
+from storage.layout import Layout
+from storage.lmdb_file import page_bytes_of
+from storage.lmdb_handle import DATA_FILE
+from storage.store import Saved, Store
 
 INDEX_FILE = "index"
-_VERSION = b"\x01"
+
+_IDENTITY_KEY = b"\x00"
+_VERSION = b"\x02"
+_page_key = struct.Struct(">I").pack
+_STATE = struct.Struct(">QQ")
 
 _DAMAGE = (
     lmdb.BadTxnError,
@@ -35,15 +51,18 @@ _DAMAGE = (
 # LMDB reports a write that was cut short, as on a full disk, as an input/output error.
 _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)))
 
-_SPARE_PAGES = 16
-"""Pages that puts leave alone, so that removing works in a full file too."""
+Get = Callable[[bytes], Any]
+"""Reads a page as a memoryview, or gives None."""
+
+_Piece = tuple[int, int, int]
+"""Where in its page a cell begins, and from where to where in the buffer its bytes lie."""
 
 
 class LmdbStore(Store):
-    """Keeps payloads in `path`/data.mdb, laid out as `storage.layout` says, and the index beside.
+    """Keeps payloads in `path`/data.mdb, laid out as `storage.layout` says, and states beside.
 
-    Read transactions never outlive a call, and payloads are copied into the caller's buffer. The
-    same folder opened twice is one file with two handles. One process at a time may write.
+    Read transactions never outlive a call, and payloads are copied. The same folder opened twice
+    is one file with two handles.
 
     Raises (on opening):
         NotAllowed: the folder cannot hold a cache, or holds somebody else's LMDB file.
@@ -52,33 +71,46 @@ class LmdbStore(Store):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        map_bytes: int,
+        layout: Layout,
         identity: bytes = b"",
         *,
         durable: bool = True,
+        read_only: bool = False,
     ) -> None:
         """Open the store in a folder, or make it.
 
         Args:
             path: the folder.
-            map_bytes: the largest size of the data file.
+            layout: of a file that is made; one that is there keeps its pages until it is `fit`.
             identity: names what the samples are; a folder filled from other ones is emptied.
             durable: saving waits for the disk, so that it survives the loss of the machine. Without
                 it, what was saved survives the end of the process, by SIGKILL too.
+            read_only: nothing is written; the folder may be one that cannot be.
         """
+        found = page_bytes_of(Path(path) / DATA_FILE) or layout.page_bytes
+        self.wanted = layout
+        self.layout = replace(layout, page_bytes=found)
+        self.writable = not read_only
         self._durable = durable
-        self._environment, self.rebuilt_reason = environments.acquire(path, map_bytes)
+        self._environment, self.rebuilt_reason = environments.acquire(
+            path, layout.map_bytes, found, read_only=read_only
+        )
+        self.lock = self._environment.lock
         self._index_file = IndexFile(self._environment.path / INDEX_FILE)
         self._identity = _VERSION + identity
-        self._seed = zlib.crc32(self._identity)
-        self._limit_pages = map_bytes // PAGE_CHARGE_BYTES - _SPARE_PAGES
-        # A page that a transaction frees can be used again by the next but one.
-        self.transaction_pages = max(4, map_bytes // PAGE_BYTES // 64)
+        self.seed = seed_of(self._identity)
         self._closed = False
         try:
-            self._check_identity()
-            self._contents()
+            with self.lock:
+                self._environment.refresh()
+                known = self._environment.contents
+                self._contents = known if isinstance(known, Contents) else Contents(self.layout)
+                self._check_identity()
+                self._environment.contents = self._contents
         except CorruptCache as error:
+            if read_only:
+                self.close()
+                raise
             self.rebuilt_reason = str(error)
             self.clear()
         except BaseException:
@@ -99,80 +131,172 @@ class LmdbStore(Store):
     def owner(self, owner: object) -> None:
         self._environment.owner = owner
 
-    def get(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+    def get(
+        self, samples: np.ndarray, lengths: np.ndarray, checksums: np.ndarray, buffer: np.ndarray
+    ) -> np.ndarray:
         """Copy payloads back to back; see `Store.get`."""
-        view = buffer.data
-        found = np.zeros(len(samples), dtype=bool)
-        at = 0
-        pairs = zip(samples.tolist(), lengths.tolist(), strict=True)
-        contents = self._contents()
-        with self._transaction(write=False) as reader:
-            for position, (sample, length) in enumerate(pairs):
-                if contents.copy(reader, sample, view[at : at + length]):
-                    found[position] = True
-                    at += length
-        return found
+        contents, ids = self._contents, samples.tolist()
+        if not (contents.more and any(map(contents.more.__contains__, ids))):
+            try:
+                found = self._get_cells(samples, lengths, buffer)
+            except (IndexError, TypeError, ValueError):
+                found = []  # Not all of them are there.
+            if found == checksums.tolist():
+                return np.ones(len(ids), dtype=bool)
+        return self._get_pieces(ids, lengths.tolist(), checksums.tolist(), buffer)
 
-    def write(
+    def get_one(self, sample: int, length: int, checksum: int) -> bytes | None:
+        """The payload of one sample."""
+        if self._closed:
+            self._open()
+        contents = self._contents
+        try:
+            page, begin = contents.pages.item(sample), contents.begins.item(sample)
+            with self._environment.reader() as reader:
+                if sample in contents.more:
+                    payload = b"".join(self._pieces(reader, contents.places(sample), length))
+                else:
+                    get: Get = reader.get
+                    payload = bytes(get(_page_key(page))[begin : begin + length])
+        except (IndexError, TypeError):
+            return None
+        except lmdb.Error as error:
+            raise self._translated(error) from error
+        return payload if digest(payload, self.seed + sample) == checksum else None
+
+    def remove(self, samples: Sequence[int]) -> None:
+        """Forget samples; the file is not touched."""
+        self._contents.forget(samples)
+
+    def put(
         self,
-        removed: Sequence[int],
         samples: Sequence[int],
         buffer: np.ndarray,
         starts: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """Remove samples and put others in one transaction; see `Store.write`.
-
-        When file or disk have too little room for all at once, the removals are committed first,
-        and one change follows the other as pages become free.
-        """
-        view = buffer.data
-        puts = [
-            (sample, view[start : start + length])
-            for sample, start, length in zip(samples, starts, lengths, strict=True)
-        ]
+        """Keep payloads; see `Store.put`."""
+        contents = self._contents
+        places = self._assign(samples, lengths)
+        pages: dict[int, list[_Piece]] = {}
+        for cells, start, length in zip(places, starts, lengths, strict=True):
+            at, end = start, start + length
+            for cell in cells:
+                page, begin, width = contents.spot(cell)
+                stop = min(at + width, end)
+                if page in pages:
+                    pages[page].append((begin, at, stop))
+                else:
+                    pages[page] = [(begin, at, stop)]
+                at = stop
         try:
-            self._change(removed, puts)
-        except (lmdb.MapFullError, StoreFull):
-            try:
-                self._change_slowly(removed, puts)
-            except lmdb.MapFullError as error:
-                raise self._full() from error
+            self._write(pages, buffer.data)
+        except BaseException:
+            for cells in places:
+                contents.give_back(cells)
+            raise
+        contents.settle(samples, places)
 
-    def present(self) -> tuple[np.ndarray, np.ndarray]:
-        """The samples that are there and their lengths."""
-        known = self._contents().lengths
-        samples = sorted(known)
-        lengths = [known[sample] for sample in samples]
-        return np.array(samples, np.int64), np.array(lengths, np.int64)
+    def present(self) -> np.ndarray:
+        """The samples that are there."""
+        return self._contents.present()
 
     def clear(self) -> None:
-        """Replace the file by an empty one and drop the index."""
+        """Replace the file by an empty one and drop the saved states."""
         self._open()
-        self._environment.recreate()
+        self._environment.recreate(self.layout.map_bytes, self.layout.page_bytes)
         self._index_file.remove()
+        self._contents.become(Contents(self.layout))
+        self._environment.contents = self._contents
         self._tick()
 
-    def save_index(self, index: bytes) -> None:
-        """Bring the data to the disk, then the index.
+    def save(self, index: bytes) -> None:
+        """Bring the data to the disk, then the state.
 
-        After a crash in between, the data are newer than the index: the cache compares the two
-        when it opens. The other order could promise payloads that never arrived.
+        After a crash in between, the data are newer than the state: the cache looks at all
+        payloads when it opens. The other order could promise payloads that never arrived.
         """
         try:
             if self._durable:
                 self._open().sync(True)
-            self._index_file.append(index, durable=self._durable)
+            places = self._contents.encode()
+            state = _STATE.pack(self._last_transaction(), len(places)) + places + index
+            self._index_file.append(state, durable=self._durable)
         except (OSError, lmdb.Error) as error:
             raise StoreFull(f"cannot save the index in {self.path}: {error}") from error
 
-    def load_index(self) -> bytes | None:
-        """The index file."""
-        return self._index_file.last()
+    def saved(self) -> list[Saved]:
+        """The states in the index file."""
+        found = []
+        for record in self._index_file.states():
+            if len(record) < _STATE.size:
+                raise CorruptCache(f"{self.path / INDEX_FILE} is damaged")
+            transaction, places = _STATE.unpack_from(record)
+            found.append(Saved(record[_STATE.size + places :], transaction, record))
+        return found
+
+    def adopt(self, saved: Saved) -> bool:
+        """Take over where the samples lay, and drop the states saved later."""
+        places = _STATE.unpack_from(saved.record)[1]
+        contents = Contents.decode(saved.record[_STATE.size : _STATE.size + places], self.layout)
+        records = self._index_file.states()
+        if records[0] != saved.record:
+            self.claim()
+            self._index_file.keep(records[records.index(saved.record) :])
+        self._contents.become(contents)
+        return saved.mark == self._last_transaction()
+
+    def fit(self, samples: np.ndarray, lengths: np.ndarray, checksums: np.ndarray) -> bool:
+        """Make the file one of the layout that is wanted; see `Store.fit`."""
+        layout = self.wanted
+        if layout.page_bytes == self.layout.page_bytes:
+            self.layout = layout
+            self._contents.relayout(layout)
+            too_large = layout.map_bytes < self._environment.file_bytes
+            if too_large:
+                self.compact()
+            if too_large or self._environment.map_bytes != layout.map_bytes:
+                self._environment.resize(layout.map_bytes)
+            return too_large
+        # Only where a budget crosses the border between small and large pages, so it is small.
+        buffer = np.empty(int(lengths.sum()), np.uint8)
+        found = self.get(samples, lengths, checksums, buffer)
+        samples, lengths = samples[found], lengths[found]
+        self.layout = layout
+        self.clear()
+        starts = np.cumsum(lengths) - lengths
+        self.put(samples.tolist(), buffer, starts.tolist(), lengths.tolist())
+        return True
+
+    def compact(self) -> int:
+        """Give the space of the file back that no sample needs; see `Store.compact`."""
+        before_bytes = self._environment.file_bytes
+        self.claim()
+        while self._empty_a_page():
+            pass
+        self._shed()
+        self._environment.compact()
+        return before_bytes - self._environment.file_bytes
 
     def version(self) -> object:
-        """The last transaction, and how far the index file has grown."""
-        return self._open().info()["last_txnid"], self._index_file.version()
+        """The last transaction, and what the index file is."""
+        return self._last_transaction(), self._index_file.version()
+
+    def claim(self) -> bool:
+        """Keep other processes from changing the folder; see `Store.claim`."""
+        environment = self._environment
+        if self._closed:
+            self._open()
+        known = environment.claimed
+        environment.claim()
+        if environment.contents is not self._contents:
+            environment.release_claim()
+            raise _changed_elsewhere(self.path)
+        return not known
+
+    def release_claim(self) -> None:
+        """Let other processes change the folder."""
+        self._environment.release_claim()
 
     def share(self) -> Self:
         """Another handle, which has to be closed on its own."""
@@ -193,74 +317,197 @@ class LmdbStore(Store):
             raise NotAllowed(f"the cache in {self._environment.path} is closed: open it again")
         return self._environment.handle
 
-    def _contents(self) -> Contents:
-        """What lies in the file, read when it is not known: after opening, a fork, a failure."""
-        self._open()
-        if self._environment.contents is None:
-            contents = Contents(self._seed)
-            with self._transaction(write=False) as reader:
-                contents.load(reader)
-            if contents.needs_repair:
-                with self._transaction(write=True) as writer:
-                    contents.repair(writer)
-            self._environment.contents = contents
-        return self._environment.contents
+    def _get_cells(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> list[int]:
+        """Copy payloads of one cell each; returns their checksums.
 
-    def _change(self, removed: Sequence[int], puts: Sequence[tuple[int, memoryview]]) -> None:
-        contents = self._contents()
-        # Forgotten until the commit: after a failure the file says what is there.
-        self._environment.contents = None
-        with self._transaction(write=True) as writer:
-            contents.change(writer, removed, puts)
-            if puts and contents.pages > self._limit_pages:
-                raise self._full()
-        self._environment.contents = contents
-
-    def _change_slowly(
-        self, removed: Sequence[int], puts: Sequence[tuple[int, memoryview]]
-    ) -> None:
-        """One sample a transaction; a freed page can be used again by the next but one."""
-        put: list[int] = []
-        self._tick()
+        Raises:
+            IndexError, TypeError, ValueError: not all of them are there.
+        """
+        if self._closed:
+            self._open()
+        contents, seed = self._contents, self.seed
+        keys = contents.pages[samples].view("V4").tolist()
+        begins = contents.begins[samples]
+        ends = (begins + lengths).tolist()
+        seeds = (samples + seed).tolist()
+        view = buffer.data
+        at = 0
         try:
-            for sample in removed:
-                self._tick()
-                self._change([sample], [])
-            self._tick()
-            for sample, payload in puts:
-                self._tick()
-                self._change([], [(sample, payload)])
-                put.append(sample)
-        except (lmdb.MapFullError, StoreFull):
-            for sample in put:
-                self._change([sample], [])
+            with self._environment.reader() as reader:
+                get: Get = reader.get
+                pages = zip(map(get, keys), begins.tolist(), ends, strict=True)
+                payloads = [page[begin:end] for page, begin, end in pages]
+                for payload, end in zip(payloads, lengths.cumsum().tolist(), strict=True):
+                    view[at:end] = payload
+                    at = end
+                return list(map(digest, payloads, seeds))
+        except lmdb.Error as error:
+            raise self._translated(error) from error
+
+    def _get_pieces(
+        self, ids: list[int], lengths: list[int], checksums: list[int], buffer: np.ndarray
+    ) -> np.ndarray:
+        """Copy payloads of any number of cells, leaving the bad ones out."""
+        contents, seed, view = self._contents, self.seed, buffer.data
+        found = np.zeros(len(ids), dtype=bool)
+        at = 0
+        with self._reading() as reader:
+            for row, (sample, length) in enumerate(zip(ids, lengths, strict=True)):
+                end = at
+                try:
+                    for piece in self._pieces(reader, contents.places(sample), length):
+                        begin, end = end, end + len(piece)
+                        view[begin:end] = piece
+                except (TypeError, ValueError):
+                    continue
+                if end == at + length and (digest(view[at:end], seed + sample) == checksums[row]):
+                    found[row] = True
+                    at = end
+        return found
+
+    def _pieces(
+        self, reader: lmdb.Transaction, cells: Sequence[int], length: int
+    ) -> list[memoryview]:
+        """The bytes of each cell of a payload of this length.
+
+        Raises:
+            TypeError: a page is not there.
+        """
+        value_bytes = self.layout.value_bytes
+        whole = max(0, (length - 1) // value_bytes)
+        get: Get = reader.get
+        pieces = [get(_page_key(cell >> SLOT_BITS)) for cell in cells[:whole]]
+        length -= whole * value_bytes
+        for cell in cells[whole:]:
+            page, begin, width = self._contents.spot(cell)
+            count = min(width, length)
+            pieces.append(get(_page_key(page))[begin : begin + count])
+            length -= count
+        return pieces
+
+    def _assign(self, samples: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, ...]]:
+        """Find cells, and make pages free while there are too few."""
+        sizes = np.array(lengths, np.int64)
+        while True:
+            try:
+                return self._contents.assign(samples, sizes)
+            except PagesExhausted:
+                if not self._empty_a_page():
+                    raise self._full() from None
+
+    def _empty_a_page(self) -> bool:
+        """Move the samples of one page into free cells elsewhere; False when that cannot be."""
+        contents = self._contents
+        leaving = contents.cells.evacuate()
+        if leaving is None:
+            return False
+        page, moves = leaving
+        with self._reading() as reader:
+            content = reader.get(_page_key(page))
+            image = bytes(content) if content is not None else bytes(self.layout.value_bytes)
+        pages: dict[int, list[_Piece]] = {}
+        for _, old, new in moves:
+            _, start, width = contents.spot(old)
+            target, begin, _ = contents.spot(new)
+            pages.setdefault(target, []).append((begin, start, start + width))
+        try:
+            self._write(pages, memoryview(image))
+        except BaseException:
+            contents.give_back([new for _, _, new in moves])
+            contents.cells.restore(page)
             raise
+        for sample, old, new in moves:
+            contents.move(sample, old, new)
+        contents.cells.close(page)
+        return True
+
+    def _write(self, pages: dict[int, list[_Piece]], view: memoryview) -> None:
+        """Change pages, in transactions of bounded size; where file or disk are full, once more."""
+        changes = iter(pages.items())
+        while group := list(islice(changes, self.layout.transaction_pages)):
+            try:
+                self._change(group, view)
+            except (lmdb.MapFullError, StoreFull):
+                try:
+                    self._shed()
+                    self._change(group, view)
+                except lmdb.MapFullError as error:
+                    raise self._full() from error
+
+    def _shed(self) -> None:
+        """Give pages that hold nothing back to LMDB.
+
+        A page that a transaction frees can be used again by the next but one.
+        """
+        self._tick()
+        unused = iter(self._contents.cells.spare_pages)
+        while group := list(islice(unused, self.layout.transaction_pages)):
+            with self._writing() as writer:
+                for page in group:
+                    writer.delete(_page_key(page))
+        self._tick()
+        self._tick()
+
+    def _change(self, group: Iterable[tuple[int, list[_Piece]]], view: memoryview) -> None:
+        whole = self.layout.value_bytes
+        holds_others = self._contents.cells.holds_others
+        with self._writing() as writer:
+            for page, pieces in group:
+                key = _page_key(page)
+                begin, start, stop = pieces[0]
+                if stop - start == whole:
+                    writer.put(key, view[start:stop])
+                    continue
+                stored = writer.get(key) if holds_others(page, len(pieces)) else None
+                image = bytearray(whole if stored is None else stored)
+                for begin, start, stop in pieces:
+                    image[begin : begin + stop - start] = view[start:stop]
+                writer.put(key, image)
 
     @contextlib.contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[lmdb.Transaction]:
+    def _reading(self) -> Iterator[lmdb.Transaction]:
+        self._open()
         try:
-            with self._open().begin(write=write, buffers=True) as transaction:
+            with self._environment.reader() as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise self._translated(error) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[lmdb.Transaction]:
+        try:
+            with self._open().begin(write=True, buffers=True) as transaction:
                 yield transaction
         except lmdb.MapFullError:
             raise
-        except _DAMAGE as error:
-            raise CorruptCache(f"{self.path}: {error}") from error
         except lmdb.Error as error:
-            if str(error).endswith(_DISK_FULL):
-                raise StoreFull(f"the disk of {self.path} took no more: {error}") from error
-            raise StorageError(f"{self.path}: {error}") from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: lmdb.Error) -> StorageError:
+        if isinstance(error, _DAMAGE):
+            return CorruptCache(f"{self.path}: {error}")
+        if str(error).endswith(_DISK_FULL):
+            return StoreFull(f"the disk of {self.path} took no more: {error}")
+        return StorageError(f"{self.path}: {error}")
+
+    def _last_transaction(self) -> int:
+        number: int = self._open().info()["last_txnid"]
+        return number
 
     def _tick(self) -> None:
         """A transaction that only counts as one."""
-        with self._transaction(write=True) as writer:
-            writer.put(IDENTITY_KEY, self._identity)
+        self._environment.claim()
+        with self._writing() as writer:
+            writer.put(_IDENTITY_KEY, self._identity)
 
     def _check_identity(self) -> None:
-        with self._transaction(write=False) as reader:
-            found = reader.get(IDENTITY_KEY)
+        with self._reading() as reader:
+            found = reader.get(_IDENTITY_KEY)
             identity = None if found is None else bytes(found)
         entries = self._open().stat()["entries"]
         if identity is None and not entries:
+            if not self.writable:
+                raise NotAllowed(f"there is no cache in {self.path}")
             self._tick()
         elif identity is None and (self.path / INDEX_FILE).exists():
             raise CorruptCache(f"{self.path} has lost its first entry")
@@ -269,7 +516,14 @@ class LmdbStore(Store):
         elif identity != self._identity:
             if self._environment.references > 1:
                 raise NotAllowed(f"the cache in {self.path} is open for other data: close it first")
+            if not self.writable:
+                raise NotAllowed(f"the cache in {self.path} was filled from other data")
             raise CorruptCache(f"{self.path} was filled from other data")
 
     def _full(self) -> StoreFull:
         return StoreFull(f"the cache file in {self.path} is full: give it a larger map")
+
+
+def _changed_elsewhere(path: Path) -> NotAllowed:
+    """The error of a cache that another process has changed since it was opened or saved here."""
+    return NotAllowed(f"another process has changed the cache in {path}: open it again")

@@ -2,78 +2,117 @@
 
 from __future__ import annotations
 
-import sys
+import threading
 from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 
-from storage.store import Store
+from storage.layout import Layout
+from storage.store import Saved, Store
+
+_KEPT_STATES = 2
 
 
 class MemoryStore(Store):
-    """Keeps payloads and the saved index for as long as the object lives."""
-
-    transaction_pages = sys.maxsize
+    """Keeps payloads and the saved states for as long as the object lives."""
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.wanted = Layout.for_budget(0)
         self._payloads: dict[int, bytes] = {}
-        self._index: bytes | None = None
+        self._saved: list[Saved] = []
         self._changes = 0
 
-    def get(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+    def get(
+        self,
+        samples: np.ndarray,
+        lengths: np.ndarray,
+        checksums: np.ndarray,  # noqa: ARG002 - memory is trusted
+        buffer: np.ndarray,
+    ) -> np.ndarray:
         """Copy payloads back to back; see `Store.get`."""
         view = buffer.data
-        found = np.zeros(len(samples), dtype=bool)
+        found = np.ones(len(samples), dtype=bool)
         at = 0
         pairs = zip(samples.tolist(), lengths.tolist(), strict=True)
-        for position, (sample, length) in enumerate(pairs):
+        for row, (sample, length) in enumerate(pairs):
             payload = self._payloads.get(sample)
-            if payload is not None and len(payload) == length:
+            if payload is None or len(payload) != length:
+                found[row] = False
+            else:
                 view[at : at + length] = payload
                 at += length
-                found[position] = True
         return found
 
-    def write(
+    def get_one(self, sample: int, length: int, checksum: int) -> bytes | None:  # noqa: ARG002
+        """The payload of one sample."""
+        payload = self._payloads.get(sample)
+        return payload if payload is not None and len(payload) == length else None
+
+    def remove(self, samples: Sequence[int]) -> None:
+        """Forget samples."""
+        self._changes += 1
+        for sample in samples:
+            self._payloads.pop(sample, None)
+
+    def put(
         self,
-        removed: Sequence[int],
         samples: Sequence[int],
         buffer: np.ndarray,
         starts: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """Remove samples and put others; see `Store.write`."""
+        """Keep payloads; see `Store.put`."""
         self._changes += 1
         view = buffer.data
-        for sample in removed:
-            self._payloads.pop(sample, None)
         for sample, start, length in zip(samples, starts, lengths, strict=True):
             self._payloads[sample] = bytes(view[start : start + length])
 
-    def present(self) -> tuple[np.ndarray, np.ndarray]:
-        """The samples that are there and their lengths."""
-        samples = sorted(self._payloads)
-        lengths = [len(self._payloads[sample]) for sample in samples]
-        return np.array(samples, np.int64), np.array(lengths, np.int64)
+    def present(self) -> np.ndarray:
+        """The samples that are there."""
+        return np.array(sorted(self._payloads), np.int64)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._payloads.clear()
-        self._index = None
-
-    def save_index(self, index: bytes) -> None:
-        """Keep an index in the object."""
-        self._index = index
         self._changes += 1
+        self._payloads.clear()
+        self._saved.clear()
 
-    def load_index(self) -> bytes | None:
-        """The index that was kept last."""
-        return self._index
+    def save(self, index: bytes) -> None:
+        """Keep a state and the one before it."""
+        self._changes += 1
+        self._saved.insert(0, Saved(index, self._changes))
+        del self._saved[_KEPT_STATES:]
+
+    def saved(self) -> list[Saved]:
+        """The states that are kept, the newest first."""
+        return list(self._saved)
+
+    def adopt(self, saved: Saved) -> bool:
+        """Forget the states saved after this one; the payloads are what they are."""
+        while self._saved and self._saved[0] is not saved:
+            del self._saved[0]
+        return saved.mark == self._changes
+
+    def fit(self, samples: np.ndarray, lengths: np.ndarray, checksums: np.ndarray) -> bool:  # noqa: ARG002
+        """Memory takes what it is given."""
+        return False
+
+    def compact(self) -> int:
+        """Nothing is kept in vain."""
+        return 0
 
     def version(self) -> object:
-        """How often it was written or saved."""
+        """How often it was changed or saved."""
         return self._changes
+
+    def claim(self) -> bool:
+        """No other process can reach it."""
+        return False
+
+    def release_claim(self) -> None:
+        """No other process can reach it."""
 
     def share(self) -> Self:
         """The object itself: there is nothing to count."""

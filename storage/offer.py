@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from storage.layout import cost, whole_pages
+from storage.checksum import digest, digests
+from storage.index import LARGEST_SIZE_BYTES
+from storage.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Offer:
         lengths: its bytes, int64[k].
         sizes: its declared bytes, int64[k].
         costs: what it will be charged, int64[k].
-        last_position: for each sample as it was offered, its row here, int64[offered].
+        checksums: of the payloads, uint64[k].
     """
 
     samples: np.ndarray
@@ -30,85 +31,98 @@ class Offer:
     lengths: np.ndarray
     sizes: np.ndarray
     costs: np.ndarray
-    last_position: np.ndarray
+    checksums: np.ndarray
 
     @classmethod
     def of(
         cls,
         samples: np.ndarray,
         buffer: np.ndarray,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        sizes: np.ndarray,
-    ) -> Offer:
+        spans: tuple[np.ndarray, np.ndarray, np.ndarray],
+        layout: Layout,
+        seed: int,
+    ) -> tuple[Offer, np.ndarray]:
         """Check a batch; of a repeated sample the last payload counts.
 
+        Args:
+            samples: int64[k].
+            buffer: uint8[m].
+            spans: starts, lengths and declared sizes, int64[k] each.
+            layout: says what they will be charged.
+            seed: of the checksums.
+
+        Returns:
+            The offer, and for each sample as it was offered its row there, int64[k].
+
         Raises:
-            ValueError: arrays of different lengths, or a payload outside the buffer.
+            ValueError: arrays of different lengths, a payload outside the buffer, or a size above
+                4 GiB.
         """
-        starts, lengths, sizes = (np.asarray(a, np.int64) for a in (starts, lengths, sizes))
+        starts, lengths, sizes = (np.asarray(a, np.int64) for a in spans)
         if not len(samples) == len(starts) == len(lengths) == len(sizes):
             raise ValueError("samples, starts, lengths and sizes must be of one length")
-        if len(samples) and min(starts.min(), lengths.min(), sizes.min()) < 0:
-            raise ValueError("starts, lengths and sizes cannot be negative")
-        if len(samples) and (starts + lengths).max() > len(buffer):
-            raise ValueError("a payload ends after the buffer")
-        last = {sample: position for position, sample in enumerate(samples.tolist())}
+        if len(samples) == 1:
+            return cls._of_one(samples, buffer, (starts, lengths, sizes), layout, seed)
         rows = np.arange(len(samples))
+        if len(samples):
+            _check_span(
+                min(starts.min(), lengths.min(), sizes.min()),
+                (starts + lengths).max() - len(buffer),
+                sizes.max(),
+            )
+        last = {sample: position for position, sample in enumerate(samples.tolist())}
         if len(last) < len(samples):
             kept = np.array(sorted(last.values()), np.int64)
             rows = np.searchsorted(kept, [last[sample] for sample in samples.tolist()])
             samples, starts, lengths, sizes = (a[kept] for a in (samples, starts, lengths, sizes))
-        return cls(samples, buffer, starts, lengths, sizes, cost(sizes), rows)
+        sums = digests(buffer.data, starts.tolist(), lengths.tolist(), (samples + seed).tolist())
+        return cls(samples, buffer, starts, lengths, sizes, layout.cost(sizes), sums), rows
+
+    @classmethod
+    def _of_one(
+        cls,
+        sample: np.ndarray,
+        buffer: np.ndarray,
+        spans: tuple[np.ndarray, np.ndarray, np.ndarray],
+        layout: Layout,
+        seed: int,
+    ) -> tuple[Offer, np.ndarray]:
+        """The same for a batch of one, where Python's numbers are faster than arrays."""
+        start, length, size = (span.item() for span in spans)
+        _check_span(min(start, length, size), start + length - len(buffer), size)
+        checksum = digest(buffer.data[start : start + length], seed + sample.item())
+        cost = np.array([layout.cost_of(size)])
+        return cls(sample, buffer, *spans, cost, np.array([checksum], np.uint64)), np.array([0])
+
+
+def _check_span(least: int, beyond: int, largest: int) -> None:
+    if least < 0:
+        raise ValueError("starts, lengths and sizes cannot be negative")
+    if beyond > 0:
+        raise ValueError("a payload ends after the buffer")
+    if largest > LARGEST_SIZE_BYTES:
+        raise ValueError("no sample may have more than 4 GiB")
 
 
 class Plan:
-    """Changes decided and not yet stored: removals and puts, in order.
+    """Changes decided and not yet stored: first all removals, then all puts.
 
     Attributes:
         puts: sample -> its row in the offer.
+        removed: what has to leave the store.
     """
 
     def __init__(self) -> None:
         self.puts: dict[int, int] = {}
-        self._steps: list[tuple[list[int], int]] = []
-        self._removed: list[int] = []
+        self.removed: list[int] = []
 
     def remove(self, samples: list[int]) -> None:
-        """Samples leave, to make room for the next put; one not yet stored need not be."""
-        for sample in samples:
-            self.puts.pop(sample, None)
-        self._removed += samples
+        """Samples leave; one that is not stored yet never comes."""
+        if self.puts:
+            for sample in samples:
+                self.puts.pop(sample, None)
+        self.removed += samples
 
-    def put(self, sample: int, row: int) -> None:
-        """A row of the offer is to be stored."""
-        self.puts[sample] = row
-        self._steps.append((self._removed, row))
-        self._removed = []
-
-    def keep(self, resident: np.ndarray) -> None:
-        """Put only what is still resident, bool[n]: the cache was emptied meanwhile."""
-        self.puts = {sample: row for sample, row in self.puts.items() if resident[sample]}
-
-    def groups(
-        self, lengths: np.ndarray, limit_pages: int
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """What to remove and which rows to put, cut where the pages touched pass a limit.
-
-        A put stays together with the removals that make room for it.
-        """
-        alive = set(self.puts.values())
-        removed: list[int] = []
-        rows: list[int] = []
-        touched = 0
-        for leaving, row in [*self._steps, (self._removed, -1)]:
-            put = [row] if row in alive else []
-            pages = len(leaving) + sum(1 + whole_pages(int(lengths[r])) for r in put)
-            if touched and touched + pages > limit_pages:
-                yield removed, rows
-                removed, rows, touched = [], [], 0
-            removed += leaving
-            rows += put
-            touched += pages
-        if removed or rows:
-            yield removed, rows
+    def put(self, samples: list[int], rows: list[int]) -> None:
+        """Rows of the offer are to be stored."""
+        self.puts.update(zip(samples, rows, strict=True))

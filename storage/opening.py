@@ -3,19 +3,63 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from storage.cache import SampleCache
 from storage.errors import NotAllowed
-from storage.layout import map_bytes_for_budget, map_bytes_for_payloads
+from storage.layout import Layout
 from storage.lmdb_store import LmdbStore
 from storage.memory_store import MemoryStore
 from storage.policy import Policy
 
 
-def open_cache(
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a cache in a folder is opened; what another process gets in place of a handle."""
+
+    path: str
+    budget_bytes: int
+    policy: Callable[[], Policy]
+    layout: Layout
+    identity: bytes
+    durable: bool
+    read_only: bool
+
+    def open(self) -> SampleCache:
+        """Open it at the newest saved state."""
+        return self.open_with(self.policy(), None)
+
+    def open_with(self, policy: Policy, before: int | None) -> SampleCache:
+        """Open it with a fresh policy, at the newest state with a tag below `before`."""
+        store = LmdbStore(
+            self.path, self.layout, self.identity, durable=self.durable, read_only=self.read_only
+        )
+        try:
+            with store.lock:
+                live = store.owner
+                if isinstance(live, SampleCache) and not live.is_outdated:
+                    return self._join(live, store, policy)
+                cache = SampleCache(store, self.budget_bytes, policy, before, recipe=self.open)
+                store.owner = cache
+        except BaseException:
+            store.close()
+            raise
+        return cache
+
+    def _join(self, live: SampleCache, store: LmdbStore, policy: Policy) -> SampleCache:
+        """Two caches over one file would not see each other's changes, so they are one."""
+        known = live.policy
+        same_policy = type(known) is type(policy) and known.samples == policy.samples
+        if live.budget_bytes != self.budget_bytes or not same_policy:
+            raise NotAllowed(f"the cache in {store.path} is open with another budget or policy")
+        return live.share(store)
+
+
+def open_cache(  # noqa: PLR0913 - options, by name
     path: str | os.PathLike[str] | None,
     budget_bytes: int,
     policy: Policy,
@@ -23,15 +67,19 @@ def open_cache(
     payload_bytes: np.ndarray | None = None,
     identity: str = "",
     durable: bool = True,
+    read_only: bool = False,
+    before: int | None = None,
 ) -> SampleCache:
     """Open the cache in a folder, or make it; without a folder, make one in memory.
 
     A folder that is open in this process already gives another handle on the same cache, which
-    keeps its policy; `policy` must be of the same class then.
+    keeps its policy; `policy` must be of the same class then. Handles that another process has
+    outdated can only read. A handle can be pickled: where it is
+    unpickled, the cache is opened anew, as it was saved last.
 
     Args:
         path: the folder.
-        budget_bytes: what the cache may take.
+        budget_bytes: what the cache may take; when it held more, it evicts.
         policy: a fresh policy over all samples.
         payload_bytes: where sizes are declared apart from the payloads, the real length of every
             payload, int64[n]: the file is made large enough for all of them. Without it, the file
@@ -40,31 +88,28 @@ def open_cache(
             from other samples is emptied, never trusted.
         durable: `save` waits for the disk, so that it survives the loss of the machine; without it,
             it survives the end of the process, however that ends.
+        read_only: nothing is changed, not even to repair; the medium may be one that cannot be.
+        before: go back to the newest saved state with a tag below this one; None: to the newest.
+            At least the two newest states are kept.
 
     Raises:
-        NotAllowed: the folder cannot hold a cache, or it is open with another budget or policy.
+        NotAllowed: the folder cannot hold a cache, it is open with another budget or policy, or
+            it keeps no state before `before`.
+        CorruptCache: the cache cannot be trusted, and is `read_only`.
     """
     if path is None:
-        return SampleCache(MemoryStore(), budget_bytes, policy)
+        return SampleCache(MemoryStore(), budget_bytes, policy, before)
     if payload_bytes is None:
-        map_bytes = map_bytes_for_budget(budget_bytes)
+        layout = Layout.for_budget(budget_bytes)
     else:
-        map_bytes = map_bytes_for_payloads(payload_bytes)
-    store = LmdbStore(Path(path), map_bytes, identity.encode(), durable=durable)
-    try:
-        live = store.owner
-        if isinstance(live, SampleCache):
-            return _join(live, store, budget_bytes, policy)
-        store.owner = cache = SampleCache(store, budget_bytes, policy)
-    except BaseException:
-        store.close()
-        raise
-    return cache
-
-
-def _join(live: SampleCache, store: LmdbStore, budget_bytes: int, policy: Policy) -> SampleCache:
-    """Two caches over one file would not see each other's changes, so they are one."""
-    same_policy = type(live.policy) is type(policy) and live.policy.samples == policy.samples
-    if live.budget_bytes != budget_bytes or not same_policy:
-        raise NotAllowed(f"the cache in {store.path} is open with another budget or policy")
-    return live.share(store)
+        layout = Layout.for_payloads(payload_bytes)
+    recipe = Recipe(
+        path=str(Path(path).absolute()),
+        budget_bytes=budget_bytes,
+        policy=policy.fresh(),
+        layout=layout,
+        identity=identity.encode(),
+        durable=durable,
+        read_only=read_only,
+    )
+    return recipe.open_with(policy, before)

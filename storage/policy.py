@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from typing import Literal
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, Literal, Self
 
 import numpy as np
+
+from storage.victim_queue import VictimQueue
 
 Why = Literal["evicted", "overwritten", "deleted", "corrupt"]
 
@@ -26,9 +28,21 @@ class Policy(ABC):
 
     evicts = True
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember what it is made with, for `fresh`."""
+        policy = super().__new__(cls)
+        policy._made_with = args, kwargs
+        return policy
+
     def __init__(self, samples: int) -> None:
+        self._made_with: tuple[tuple[Any, ...], dict[str, Any]]
         self.samples = samples
         self.quarantined = 0
+
+    def fresh(self) -> Callable[[], Self]:
+        """What makes another one like this in its first state."""
+        args, kwargs = self._made_with
+        return partial(type(self), *args, **kwargs)
 
     @property
     def learns(self) -> bool:
@@ -51,6 +65,13 @@ class Policy(ABC):
         leaves before it closes the generator; nothing else changes meanwhile. Whatever stays must
         be offered again next time. A generator that ends early rejects the incoming sample.
         """
+
+    def outlasts(self, incoming: np.ndarray, victim: int) -> bool:  # noqa: ARG002
+        """Whether no incoming sample, once inserted, would be named before `victim`, a resident.
+
+        So the cache may free room for all of them at once. False when the policy cannot tell.
+        """
+        return False
 
     @abstractmethod
     def inserted(self, samples: np.ndarray) -> None:
@@ -77,59 +98,59 @@ class Policy(ABC):
 class ScorePolicy(Policy):
     """Evicts the lowest score first; a subclass sets scores through `rescore`.
 
-    The order lies in a heap that is kept lazily: a score that falls is pushed anew, one that
-    rises is put right only when it comes up as a victim. So a use costs no work in the heap, and
-    an eviction O(log residents) amortised.
+    A use, an arrival or a departure costs no work in the order, as long as the score is above
+    those that are to leave soon; for those, see `VictimQueue`.
+
+    Attributes:
+        scores: float64[n], cached or not; `rescore` writes them. A subclass may itself write that
+            of a sample which is not cached, and one that rises above all others.
     """
 
     def __init__(self, samples: int) -> None:
         super().__init__(samples)
         self.scores = np.zeros(samples)
         self._cached = np.zeros(samples, dtype=bool)
-        self._count = 0
-        self._heap: list[tuple[float, int]] = []
+        self._queue = VictimQueue(self.scores, self._cached)
+        kind = type(self)
+        self._is_plain = (
+            kind.victims is ScorePolicy.victims
+            and kind.inserted is ScorePolicy.inserted
+            and kind.removed is ScorePolicy.removed
+        )
 
     def rescore(self, samples: np.ndarray, scores: np.ndarray) -> None:
         """Give samples new scores, float64[k]; of a repeated sample the last one counts."""
         finite = np.isfinite(scores)
-        if not finite.all():
-            self.quarantined += int(np.count_nonzero(~finite))
+        improper = finite.size - np.count_nonzero(finite)
+        if improper:
+            self.quarantined += improper
             scores = np.where(finite, scores, -np.inf)
-        fell = samples[(scores < self.scores[samples]) & self._cached[samples]]
         self.scores[samples] = scores
-        self._push(fell)
+        self._queue.put(samples)
 
     def victims(self, incoming: int | None) -> Generator[int, None, None]:  # noqa: ARG002
         """Yield cached samples by rising score, then by rising number."""
-        passed: set[int] = set()
-        try:
-            while self._heap:
-                score, sample = heapq.heappop(self._heap)
-                if not self._cached[sample] or sample in passed:
-                    continue
-                if score != self.scores[sample]:
-                    self._push(np.array([sample]))
-                    continue
-                passed.add(sample)
-                yield sample
-        finally:
-            self._push(np.array([s for s in passed if self._cached[s]], np.int64))
+        return self._queue.victims()
+
+    def outlasts(self, incoming: np.ndarray, victim: int) -> bool:
+        """Compare scores, then numbers; only a subclass can tell what its own hooks change."""
+        if not self._is_plain:
+            return False
+        scores, score = self.scores[incoming], self.scores.item(victim)
+        before = (scores < score) | ((scores == score) & (incoming < victim))
+        return not np.count_nonzero(before)
 
     def inserted(self, samples: np.ndarray) -> None:
         """Put samples into the order with the score that they have."""
         self._cached[samples] = True
-        self._count += len(samples)
-        self._push(samples)
-        if len(self._heap) > 4 * self._count + 1024:
-            self._rebuild()
+        self._queue.put(samples)
 
     def removed(self, samples: np.ndarray, why: Why) -> None:  # noqa: ARG002
         """Take samples out of the order; their scores stay."""
-        self._count -= int(np.count_nonzero(self._cached[samples]))
         self._cached[samples] = False
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Scores and who is cached; the heap follows from them."""
+        """Scores and who is cached; the order follows from them."""
         return {
             "scores": self.scores,
             "cached": self._cached,
@@ -137,18 +158,8 @@ class ScorePolicy(Policy):
         }
 
     def restore(self, columns: dict[str, np.ndarray]) -> None:
-        """Take scores back and rebuild the order."""
-        self.scores = columns["scores"].copy()
-        self._cached = columns["cached"].copy()
+        """Take scores back, and who is cached."""
+        self.scores[:] = columns["scores"]
+        self._cached[:] = columns["cached"]
         self.quarantined = int(columns["quarantined"])
-        self._count = int(np.count_nonzero(self._cached))
-        self._rebuild()
-
-    def _push(self, samples: np.ndarray) -> None:
-        for score, sample in zip(self.scores[samples].tolist(), samples.tolist(), strict=True):
-            heapq.heappush(self._heap, (score, sample))
-
-    def _rebuild(self) -> None:
-        cached = np.flatnonzero(self._cached)
-        self._heap = list(zip(self.scores[cached].tolist(), cached.tolist(), strict=True))
-        heapq.heapify(self._heap)
+        self._queue.clear()

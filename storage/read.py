@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ class Status(IntEnum):
 _FIRST_UNSERVED = int(Status.MISS)
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """The answer to a batch of requests.
 
     Attributes:

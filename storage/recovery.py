@@ -1,20 +1,21 @@
-"""Opening a cache: the saved index and the data are compared, and made equal."""
+"""Opening a cache: a saved state is taken over as far as its payloads are still there."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from storage.errors import CorruptCache
+from storage.errors import CorruptCache, NotAllowed
 from storage.index import CacheIndex
-from storage.layout import cost
 from storage.policy import Policy
 from storage.snapshot import Snapshot
-from storage.store import Store
+from storage.store import Saved, Store
 
 _log = logging.getLogger(__name__)
+
+_CHECKED_AT_ONCE_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -23,77 +24,119 @@ class Condition:
 
     Attributes:
         tag: the number of the state that was saved or restored last; None when there is none.
+        previous: that of the state before it.
         notes: what the caller saved with that state.
-        version: of the store when that state was saved or restored.
         rebuilt_reason: why the cache was emptied; "" when what it held could be trusted.
-        missing: samples that the index named and the data lacked, int64[k]; they are gone.
-        surplus: how many samples the data held and the index did not name; they were removed.
+        missing: samples that the state names and the data lack, int64[k].
+        owed: that state, while samples are missing that may still be brought back.
+        version: of the store when that state was saved or restored.
+        changed: residents have changed since.
     """
 
-    tag: int | None
-    rebuilt_reason: str
-    missing: np.ndarray
-    surplus: int
-    notes: dict[str, np.ndarray]
+    tag: int | None = None
+    previous: int | None = None
+    notes: dict[str, np.ndarray] = field(default_factory=dict)
+    rebuilt_reason: str = ""
+    missing: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    owed: Snapshot | None = None
     version: object = None
+    changed: bool = False
 
 
-def recover(store: Store, index: CacheIndex, policy: Policy) -> Condition:
+def recover(store: Store, index: CacheIndex, policy: Policy, before: int | None) -> Condition:
     """Fill an empty index and a fresh policy from what is stored, or empty the store.
 
-    Data are committed before the index is saved, so after a crash the data may be newer. What the
-    index does not name belongs to no saved state and is removed; what it names and the data lack
-    is forgotten and reported, so that the caller can bring it back.
+    Payloads are stored before the state is saved, so after a crash, and when going back to an
+    older state, the data are newer: then every payload is looked at. What the state names and the
+    data lack is forgotten and reported, so that the caller can bring it back.
+
+    Args:
+        store: with a lock that the caller holds.
+        index: to be filled.
+        policy: to be filled.
+        before: go back to the newest state with a tag below this one; None: to the newest.
+
+    Raises:
+        NotAllowed: no state that old is kept.
+        CorruptCache: the store cannot be trusted, and is not to be changed.
     """
-    condition = Condition(None, store.rebuilt_reason, np.empty(0, np.int64), 0, {})
+    condition = Condition(rebuilt_reason=store.rebuilt_reason)
     try:
-        encoded = store.load_index()
-        snapshot = None if encoded is None else Snapshot.decode(encoded)
-        if snapshot is not None and snapshot.samples != policy.samples:
-            raise CorruptCache(f"it was filled from {snapshot.samples} samples")
+        chosen = None if condition.rebuilt_reason else _choose(store, policy, before)
+        if chosen is not None:
+            saved, snapshot = chosen
+            condition.tag, condition.previous = snapshot.tag, snapshot.previous
+            condition.notes = snapshot.notes
+            _restore(snapshot, _whole(saved, snapshot, store), index, policy, condition)
+            return condition
     except CorruptCache as error:
-        condition.rebuilt_reason = condition.rebuilt_reason or str(error)
+        condition = Condition(rebuilt_reason=str(error))
+    if condition.rebuilt_reason and not store.writable:
+        raise CorruptCache(condition.rebuilt_reason)
     if condition.rebuilt_reason:
         _log.warning("cache emptied, to be filled again: %s", condition.rebuilt_reason)
         store.clear()
-    elif snapshot is None:
-        condition.surplus = len(store.present()[0])
-        if condition.surplus:
-            _log.warning("cache emptied: its index was never saved")
-            store.clear()
-    else:
-        condition.tag, condition.notes = snapshot.tag, snapshot.notes
-        _restore(snapshot, store, index, policy, condition)
     return condition
 
 
-def _restore(
-    snapshot: Snapshot, store: Store, index: CacheIndex, policy: Policy, condition: Condition
-) -> None:
-    present, found = store.present()
-    named = np.full(policy.samples, -1, np.int64)
-    named[snapshot.residents] = snapshot.lengths
-    known = present < policy.samples
-    right = known.copy()
-    right[known] = named[present[known]] == found[known]
-    surplus = present[~right]
-    kept = np.isin(snapshot.residents, present[right])
-    condition.missing = snapshot.residents[~kept]
-    condition.surplus = len(surplus)
-    if len(surplus):
-        store.write(surplus.tolist(), [], np.empty(0, np.uint8), [], [])
-    if len(surplus) or len(condition.missing):
-        _log.warning(
-            "cache repaired: %d samples missing, %d removed that no saved state knows",
-            len(condition.missing),
-            len(surplus),
-        )
-    residents, sizes = snapshot.residents[kept], snapshot.sizes[kept]
-    index.add(residents, sizes, snapshot.lengths[kept], cost(sizes))
-    index.staged[residents] = snapshot.staged[kept]
+def reinstate(index: CacheIndex, policy: Policy, snapshot: Snapshot, kept: np.ndarray) -> None:
+    """Give a policy its state back, when the samples bool[k] of a snapshot's are there."""
     if snapshot.policy == type(policy).__name__:
         policy.restore(snapshot.columns)
-        policy.removed(condition.missing, "corrupt")
+        policy.removed(snapshot.residents[~kept], "corrupt")
     else:
         _log.info("cache saved under policy %s starts a new order", snapshot.policy)
-        policy.inserted(residents)
+        policy.inserted(snapshot.residents[kept])
+    index.staged[snapshot.residents[kept]] = snapshot.staged[kept]
+
+
+def _choose(store: Store, policy: Policy, before: int | None) -> tuple[Saved, Snapshot] | None:
+    oldest: Snapshot | None = None
+    for saved in store.saved():
+        snapshot = Snapshot.decode(saved.index)
+        if snapshot.samples != policy.samples:
+            raise CorruptCache(f"it was filled from {snapshot.samples} samples")
+        if before is None or snapshot.tag < before:
+            return saved, snapshot
+        oldest = snapshot
+    if oldest is not None and oldest.previous is not None:
+        raise NotAllowed(
+            f"the cache keeps no state before {before}, the oldest is {oldest.tag}: delete it"
+        )
+    if oldest is not None:
+        store.clear()
+    return None
+
+
+def _whole(saved: Saved, snapshot: Snapshot, store: Store) -> np.ndarray:
+    """Which residents of a snapshot are in the store, as they were, bool[k]; the rest leaves it."""
+    untouched = store.adopt(saved)
+    present = store.present()
+    residents = snapshot.residents
+    there = np.isin(residents, present, assume_unique=True)
+    if not untouched:
+        rows = np.flatnonzero(there)
+        lengths = snapshot.lengths[rows].astype(np.int64)
+        bulks = np.cumsum(lengths) // _CHECKED_AT_ONCE_BYTES
+        for bulk in np.unique(bulks):
+            some = bulks == bulk
+            part = rows[some]
+            buffer = np.empty(int(lengths[some].sum()), np.uint8)
+            there[part] = store.get(
+                residents[part], lengths[some], snapshot.checksums[part], buffer
+            )
+    strangers = np.setdiff1d(present, residents[there], assume_unique=True)
+    store.remove(strangers.tolist())
+    return there
+
+
+def _restore(
+    snapshot: Snapshot, kept: np.ndarray, index: CacheIndex, policy: Policy, condition: Condition
+) -> None:
+    condition.missing = snapshot.residents[~kept]
+    if len(condition.missing):
+        condition.owed = snapshot
+        _log.warning("cache repaired: %d samples are missing", len(condition.missing))
+    residents = snapshot.residents[kept]
+    index.add(residents, snapshot.sizes[kept], snapshot.lengths[kept], snapshot.checksums[kept])
+    reinstate(index, policy, snapshot, kept)

@@ -11,7 +11,7 @@ import numpy as np
 
 from storage.errors import CorruptCache
 
-_MAGIC = b"fedio cache index 2\n"
+_MAGIC = b"fedio cache index 3\n"
 _POLICY = "policy."
 _NOTE = "note."
 
@@ -22,22 +22,26 @@ class Snapshot:
 
     Attributes:
         tag: the caller's number for this state.
+        previous: that of the state before it; None when it is the first.
         samples: how many samples there are in all.
         policy: the name of the policy class.
         residents: int64[k], ascending.
-        sizes: declared bytes, int64[k].
-        lengths: payload bytes, int64[k].
+        sizes: declared bytes, uint32[k].
+        lengths: payload bytes, uint32[k].
+        checksums: of the payloads, uint64[k].
         staged: bool[k].
         columns: the policy's state.
         notes: what the caller keeps with this state.
     """
 
     tag: int
+    previous: int | None
     samples: int
     policy: str
     residents: np.ndarray
     sizes: np.ndarray
     lengths: np.ndarray
+    checksums: np.ndarray
     staged: np.ndarray
     columns: dict[str, np.ndarray]
     notes: dict[str, np.ndarray]
@@ -48,6 +52,7 @@ class Snapshot:
             "residents": self.residents,
             "sizes": self.sizes,
             "lengths": self.lengths,
+            "checksums": self.checksums,
             "staged": self.staged,
         }
         arrays |= {_POLICY + name: column for name, column in self.columns.items()}
@@ -55,6 +60,7 @@ class Snapshot:
         packed = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         head = {
             "tag": self.tag,
+            "previous": self.previous,
             "samples": self.samples,
             "policy": self.policy,
             "arrays": [[name, a.dtype.str, a.shape] for name, a in packed.items()],
@@ -86,11 +92,13 @@ class Snapshot:
             at += array.nbytes
         return cls(
             tag=head["tag"],
+            previous=head["previous"],
             samples=head["samples"],
             policy=head["policy"],
             residents=arrays["residents"],
             sizes=arrays["sizes"],
             lengths=arrays["lengths"],
+            checksums=arrays["checksums"],
             staged=arrays["staged"],
             columns=_named(arrays, _POLICY),
             notes=_named(arrays, _NOTE),

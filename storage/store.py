@@ -2,78 +2,156 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
+from storage.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A state that a store has kept.
+
+    Attributes:
+        index: the cache's part, as it was given to `Store.save`.
+        mark: of the data at that time.
+        record: how the store finds it again.
+    """
+
+    index: bytes
+    mark: int
+    record: bytes = b""
+
 
 class Store(ABC):
-    """Payloads by sample number, and one saved index beside them.
+    """Payloads by sample number, and the states of the cache that were saved beside them.
 
     A store knows neither budget nor policy. It gives back what was put, or says that it cannot.
 
     Attributes:
-        transaction_pages: how many pages (`layout.whole_pages`, and one for each sample put or
-            removed) one `write` should touch at most; a single larger sample is allowed.
+        lock: held by whoever calls any of the methods below.
+        seed: of the checksums of its payloads (`storage.checksum`).
         rebuilt_reason: why the store had to start empty; "" when it did not.
+        writable: whether this process may change it.
+        wanted: the layout that `fit` brings about.
     """
 
-    transaction_pages: int
+    lock: threading.RLock
+    seed: int = 0
     rebuilt_reason: str = ""
+    writable: bool = True
+    wanted: Layout
 
     @abstractmethod
-    def get(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+    def get(
+        self, samples: np.ndarray, lengths: np.ndarray, checksums: np.ndarray, buffer: np.ndarray
+    ) -> np.ndarray:
         """Copy payloads back to back into `buffer` (uint8[m]) from 0, leaving out the bad ones.
 
         Args:
             samples: int64[k].
-            lengths: the length that each must have, int64[k].
+            lengths: the length that each has, int64[k].
+            checksums: of each, uint64[k].
             buffer: long enough for all of them.
 
         Returns:
-            Which are there, whole and as they were put, bool[k].
+            Which are there and right, bool[k].
 
         Raises:
             CorruptCache: the store as a whole does not read back.
         """
 
     @abstractmethod
-    def write(
+    def get_one(self, sample: int, length: int, checksum: int) -> bytes | None:
+        """The payload of one sample; None when it is not there or not right."""
+
+    @abstractmethod
+    def remove(self, samples: Sequence[int]) -> None:
+        """Forget samples, unknown ones ignored. Never fails for lack of room."""
+
+    @abstractmethod
+    def put(
         self,
-        removed: Sequence[int],
         samples: Sequence[int],
         buffer: np.ndarray,
         starts: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """Remove samples (unknown ones are ignored) and put others, in one transaction.
+        """Keep payloads of samples that are not there, each once.
 
         Raises:
-            StoreFull: no sample was put; the removals may have been done.
+            StoreFull: there is no room; none of them is there then.
             CorruptCache: the store as a whole does not read back.
         """
 
     @abstractmethod
-    def present(self) -> tuple[np.ndarray, np.ndarray]:
-        """The samples that are there, ascending, and the length of each, int64[k] twice."""
+    def present(self) -> np.ndarray:
+        """The samples that are there, ascending, int64[k]."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Start empty, whatever state the data and the saved index are in."""
+        """Start empty, whatever state the data and the saved states are in."""
 
     @abstractmethod
-    def save_index(self, index: bytes) -> None:
-        """Keep an index: all data first, then the index, which replaces the old one at once."""
+    def save(self, index: bytes) -> None:
+        """Keep a state: all payloads first, then the index, beside the state kept before."""
 
     @abstractmethod
-    def load_index(self) -> bytes | None:
-        """The index that was kept last; None when there is none."""
+    def saved(self) -> list[Saved]:
+        """The states that are kept, the newest first.
+
+        Raises:
+            CorruptCache: they do not read back.
+        """
+
+    @abstractmethod
+    def adopt(self, saved: Saved) -> bool:
+        """Go back to a saved state as far as payloads are still there.
+
+        Returns:
+            Whether the data are untouched since, so that no payload has to be looked at.
+        """
+
+    @abstractmethod
+    def fit(self, samples: np.ndarray, lengths: np.ndarray, checksums: np.ndarray) -> bool:
+        """Take the layout on that is wanted; what the store takes is within that when it returns.
+
+        Args:
+            samples: what is there, int64[k], and fits into that layout.
+            lengths: of each, int64[k].
+            checksums: of each, uint64[k].
+
+        Returns:
+            Whether places have changed, so that states saved before are worth nothing now.
+        """
+
+    @abstractmethod
+    def compact(self) -> int:
+        """Give space back that no sample needs, places may change; returns how many bytes."""
 
     @abstractmethod
     def version(self) -> object:
-        """What changes with every write and save, by this process or another; comparable by ==."""
+        """What changes with every change of data or states, by any process; comparable by ==."""
+
+    @abstractmethod
+    def claim(self) -> bool:
+        """Keep other processes from changing the store until `release_claim`; cheap when held.
+
+        Returns:
+            Whether it was not held before.
+
+        Raises:
+            NotAllowed: another process is changing it, or this one may only read.
+        """
+
+    @abstractmethod
+    def release_claim(self) -> None:
+        """Let other processes change the store."""
 
     @abstractmethod
     def share(self) -> Self:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from experiments.bench import engine
+from experiments.bench import cache, engine
 from experiments.bench.measure import Row
 
-BENCHES: dict[str, Callable[[], list[Row]]] = {"engine": engine.rows}
+BENCHES: dict[str, Callable[[], Iterable[Row]]] = {"engine": engine.rows, "cache": cache.rows}
 
 __all__ = ["BENCHES", "Row"]

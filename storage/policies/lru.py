@@ -20,13 +20,20 @@ class LRU(ScorePolicy):
 
     def access(self, samples: np.ndarray, hit: np.ndarray) -> None:  # noqa: ARG002
         """Number the uses; a miss counts as one, its sample is about to come in."""
-        self.rescore(samples, self._number(len(samples)))
+        self._use(samples)
+
+    def outlasts(self, incoming: np.ndarray, victim: int) -> bool:
+        """Compare last uses; unread ones are used when they come in. A subclass says so itself."""
+        if type(self) is not LRU:
+            return False
+        scores = self.scores[incoming]
+        return not np.count_nonzero((scores > 0) & (scores < self.scores.item(victim)))
 
     def inserted(self, samples: np.ndarray) -> None:
         """Put samples into the order, unread ones as used now."""
-        unread = samples[self.scores[samples] == 0]
-        if len(unread):
-            self.rescore(unread, self._number(len(unread)))
+        scores = self.scores[samples]
+        if np.count_nonzero(scores) < len(scores):
+            self._use(samples[scores == 0])
         super().inserted(samples)
 
     def removed(self, samples: np.ndarray, why: Why) -> None:
@@ -44,7 +51,8 @@ class LRU(ScorePolicy):
         super().restore(columns)
         self._uses = int(columns["uses"])
 
-    def _number(self, count: int) -> np.ndarray:
-        numbers = np.arange(self._uses + 1, self._uses + count + 1, dtype=np.float64)
-        self._uses += count
-        return numbers
+    def _use(self, samples: np.ndarray) -> None:
+        """Number uses one by one; of a repeated sample the last counts."""
+        first, self._uses = self._uses + 1, self._uses + len(samples)
+        # These are above all other scores, which spares the order a look at them.
+        self.scores[samples] = np.arange(first, self._uses + 1, dtype=np.float64)

@@ -61,6 +61,31 @@ def test_stores_and_fresh_processes_make_no_difference(
     assert results[0] == results[1] == results[2]
 
 
+@pytest.mark.parametrize(("store", "renew"), [("lmdb", False), ("lmdb", True), ("memory", False)])
+@pytest.mark.parametrize("policy", ["lru", "static", "importance", "experience"])
+def test_a_round_that_is_trained_again_starts_from_the_state_before_it(
+    small: Small, tmp_path: Path, policy: str, store: str, renew: bool
+) -> None:
+    """As after a server was restored from a checkpoint: the cache goes back with it, uncounted."""
+    experiment = small(policy, cache={"store": store})
+    results = []
+    for name, rounds in (("straight", [1, 2, 3, 6]), ("restored", [1, 2, 3, 3, 3, 6, 6])):
+        host = Host(experiment, tmp_path / name)
+        arrays = {0: Central(experiment).initial_arrays}
+        previous = 0
+        for server_round in rounds:
+            if renew:
+                host.close()
+                host = Host(experiment, tmp_path / name)
+            if server_round == previous:
+                previous = max(number for number in arrays if number < server_round)
+            done = host.device(2).train(arrays[previous], server_round, local_steps=3)
+            arrays[server_round], previous = done.arrays, server_round
+        results.append((hash_of(done.arrays), done.meter, done.claims))
+        host.close()
+    assert results[0] == results[1]
+
+
 def test_what_is_sent_is_left_as_it_is(small: Small, tmp_path: Path) -> None:
     experiment = small()
     arrays = Central(experiment).initial_arrays

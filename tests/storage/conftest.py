@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage import POLICIES, Policy, Read, SampleCache, cost, open_cache
+from storage import POLICIES, Policy, Read, SampleCache, open_cache
 
 
 class Watched:
@@ -64,13 +64,13 @@ class Watched:
         cache = self.cache
         residents = cache.residents
         sizes = cache._index.size_bytes[residents]
-        assert cache.used_bytes == cost(sizes).sum()
+        assert cache.used_bytes == cache._index.layout.cost(sizes).sum()
         assert cache.resident_bytes == sizes.sum()
         assert cache.used_bytes <= cache.usable_bytes <= cache.budget_bytes
         assert len(cache) == len(residents)
-        present, lengths = cache.store.present()
-        assert present.tolist() == residents.tolist()
-        assert lengths.tolist() == [len(self.taken[s]) for s in residents.tolist()]
+        assert cache.store.present().tolist() == residents.tolist()
+        lengths = cache._index.length_bytes[residents].tolist()
+        assert lengths == [len(self.taken[s]) for s in residents.tolist()]
         stats = cache.stats
         assert stats.hits + stats.substituted + stats.misses == stats.requests
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage import POLICIES, NotAllowed, NoVictim, Status, cost, open_cache, usable_bytes
+from storage import POLICIES, Layout, NotAllowed, NoVictim, Status, open_cache, usable_bytes
 
 Watch = Callable[..., Any]
 SAMPLES = 40
@@ -137,10 +137,9 @@ def test_a_sample_over_the_whole_budget_is_rejected_and_nothing_evicted(
 def test_a_sample_of_exactly_the_usable_budget_is_kept_alone(
     folder: Path | None, watch: Watch
 ) -> None:
-    size = (
-        next(n for n in range(40_000, 60_000) if cost(np.array([n]))[0] > usable_bytes(60_000)) - 1
-    )
-    budget = next(b for b in range(1, 70_000) if usable_bytes(b) == cost(np.array([size]))[0])
+    cost_of = Layout.for_budget(60_000).cost_of
+    size = next(n for n in range(40_000, 60_000) if cost_of(n) > usable_bytes(60_000)) - 1
+    budget = next(b for b in range(1, 70_000) if usable_bytes(b) == cost_of(size))
     watched = watch(folder, budget)
     watched.offer([1, 2], [785, 785])
     assert watched.offer([3], [size]) == [True]
@@ -208,7 +207,7 @@ def test_a_negative_budget_is_refused() -> None:
 
 
 def test_when_all_is_pinned_nothing_comes_in(folder: Path | None, watch: Watch) -> None:
-    watched = watch(folder, 9000)
+    watched = watch(folder, 9400)
     cache = watched.cache
     assert watched.offer([1, 2, 3, 4, 5, 6, 7, 8], [785] * 8) == [True] * 8
     cache.pin(cache.residents)

@@ -1,4 +1,4 @@
-"""The file of saved indexes: the newest whole one counts, whatever a crash left behind it."""
+"""The file of saved states: the newest whole one counts, whatever a crash left behind it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def file(tmp_path: Path) -> IndexFile:
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_the_newest_counts(file: IndexFile, durable: bool) -> None:
-    assert file.last() is None
+    assert file.states() == []
     for index in INDEXES:
         before = file.version()
         file.append(index, durable=durable)
-        assert file.last() == index
+        assert file.states()[0] == index
         assert file.version() != before
+    assert IndexFile(file.path).states() == INDEXES[::-1]
     file.remove()
-    assert file.last() is None
+    assert file.states() == []
 
 
 @given(cut=st.integers(0, 400))
@@ -41,34 +42,44 @@ def test_a_write_cut_short_leaves_the_one_before_it(
     file.append(b"second" * 50, durable=False)
     whole = file.path.read_bytes()
     file.path.write_bytes(whole[: first + cut])
-    complete = first + cut >= len(whole)
-    assert file.last() == (b"second" * 50 if complete else b"first")
+    file = IndexFile(file.path)
+    expected = [b"first", b"second" * 50][: 1 + (first + cut >= len(whole))]
+    assert file.states() == expected[::-1]
     # And what comes next is found again.
     file.append(b"third", durable=False)
-    assert file.last() == b"third"
+    assert IndexFile(file.path).states() == [b"third", *expected[::-1]]
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"idx\n", b"garbage" * 10])
 def test_what_holds_no_index_is_damaged(file: IndexFile, content: bytes) -> None:
     file.path.write_bytes(content)
     with pytest.raises(CorruptCache):
-        file.last()
+        file.states()
 
 
-def test_a_flipped_byte_in_the_newest_is_damage(file: IndexFile) -> None:
-    file.append(b"first", durable=False)
+@pytest.mark.parametrize("at", [30, -1])
+def test_a_flipped_byte_anywhere_is_damage(file: IndexFile, at: int) -> None:
+    file.append(b"first" * 10, durable=False)
     file.append(b"second", durable=False)
     data = bytearray(file.path.read_bytes())
-    data[-1] ^= 1
+    data[at] ^= 1
     file.path.write_bytes(data)
     with pytest.raises(CorruptCache):
-        file.last()
+        file.states()
 
 
-def test_the_file_stays_small(file: IndexFile) -> None:
+def test_states_can_be_dropped_from_the_newest_on(file: IndexFile) -> None:
+    for index in INDEXES:
+        file.append(index, durable=False)
+    file.keep(file.states()[2:])
+    file.append(b"new", durable=False)
+    assert IndexFile(file.path).states() == [b"new", b"one", b""]
+
+
+def test_the_file_stays_small_and_keeps_two_states(file: IndexFile) -> None:
     index = bytes(100_000)
     for number in range(25):
         file.append(index + bytes([number]), durable=False)
         assert file.path.stat().st_size <= LIMIT_BYTES
-        assert file.last() == index + bytes([number])
+        assert [state[-1] for state in file.states()[:2]] == [number, number - 1][: number + 1]
     assert [path.name for path in file.path.parent.iterdir()] == ["index"]

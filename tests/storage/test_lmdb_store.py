@@ -13,20 +13,34 @@ import lmdb
 import numpy as np
 import pytest
 
-from storage import POLICIES, LmdbStore, NotAllowed, SampleCache, StoreFull, open_cache
+from storage import POLICIES, Layout, LmdbStore, NotAllowed, SampleCache, StoreFull, open_cache
+from storage.checksum import digest
 from storage.filesystem import file_system, prepare_folder
 
 Watch = Callable[..., Any]
 
 
+SMALL = Layout(4096, 1 << 20)
+
+
 def put(store: LmdbStore, sample: int, content: bytes) -> None:
-    store.write([], [sample], np.frombuffer(content, np.uint8), [0], [len(content)])
+    with store.lock:
+        store.remove([sample])
+        store.put([sample], np.frombuffer(content, np.uint8), [0], [len(content)])
 
 
-def get(store: LmdbStore, sample: int, length: int) -> bytes | None:
-    buffer = np.zeros(length, np.uint8)
-    found = store.get(np.array([sample]), np.array([length]), buffer)
-    return buffer.tobytes() if found[0] else None
+def holds(store: LmdbStore, sample: int, content: bytes) -> bool:
+    """Whether the store gives back exactly this, in both ways."""
+    buffer = np.zeros(len(content), np.uint8)
+    checksum = digest(content, store.seed + sample)
+    with store.lock:
+        found = store.get(
+            np.array([sample]), np.array([len(content)]), np.array([checksum], np.uint64), buffer
+        )
+        one = store.get_one(sample, len(content), checksum)
+    assert one is None or one == content
+    assert (one is not None) == found[0]
+    return bool(found[0]) and buffer.tobytes() == content
 
 
 @pytest.mark.parametrize("spelling", ["same", "relative", "symlink"])
@@ -71,20 +85,20 @@ def test_an_open_folder_is_not_opened_otherwise(tmp_path: Path) -> None:
 
 
 def test_two_handles_on_a_store_see_each_other(tmp_path: Path) -> None:
-    first, second = LmdbStore(tmp_path, 1 << 20), LmdbStore(tmp_path, 1 << 20)
+    first, second = LmdbStore(tmp_path, SMALL), LmdbStore(tmp_path, SMALL)
     put(first, 7, b"seven")
-    assert get(second, 7, 5) == b"seven"
+    assert holds(second, 7, b"seven")
     second.close()
     second.close()
-    assert get(first, 7, 5) == b"seven"
+    assert holds(first, 7, b"seven")
     with pytest.raises(NotAllowed):
-        get(second, 7, 5)
+        holds(second, 7, b"seven")
     first.close()
 
 
 def test_a_full_map_evicts_and_goes_on(tmp_path: Path) -> None:
     # The budget allows far more than the file can take: declared sizes are 1, payloads 20,000.
-    cache = SampleCache(LmdbStore(tmp_path, 1 << 20), 1 << 30, POLICIES["lru"](500))
+    cache = SampleCache(LmdbStore(tmp_path, SMALL), 1 << 30, POLICIES["lru"](500))
     rng = np.random.default_rng(0)
     buffer = rng.integers(0, 256, 20_000, dtype=np.uint8)
     for sample in range(300):
@@ -94,13 +108,13 @@ def test_a_full_map_evicts_and_goes_on(tmp_path: Path) -> None:
         assert taken.tolist() == [True]
         assert sample in cache
     assert cache.stats.evicted_for_room > 200
-    assert cache.residents.tolist() == cache.store.present()[0].tolist()
+    assert cache.residents.tolist() == cache.store.present().tolist()
     assert (tmp_path / "data.mdb").stat().st_size <= 1 << 20
     cache.close()
 
 
 def test_a_payload_that_no_map_can_hold_is_a_typed_error(tmp_path: Path) -> None:
-    cache = SampleCache(LmdbStore(tmp_path, 1 << 20), 1 << 30, POLICIES["lru"](50))
+    cache = SampleCache(LmdbStore(tmp_path, SMALL), 1 << 30, POLICIES["lru"](50))
     small, large = np.ones(785, np.uint8), np.ones(3 << 20, np.uint8)
     zero = np.array([0])
     for sample in range(20):
@@ -108,7 +122,7 @@ def test_a_payload_that_no_map_can_hold_is_a_typed_error(tmp_path: Path) -> None
     cache.pin(np.arange(5))
     with pytest.raises(StoreFull, match="full"):
         cache.offer(np.array([30]), large, zero, np.array([3 << 20]))
-    assert cache.residents.tolist() == cache.store.present()[0].tolist()
+    assert cache.residents.tolist() == cache.store.present().tolist()
     assert cache.read(np.arange(5), np.zeros(5 * 785, np.uint8)).served.all()
     cache.delete(np.arange(5))
     assert cache.offer(np.array([1]), small, zero, np.array([785])).tolist() == [True]
@@ -116,7 +130,7 @@ def test_a_payload_that_no_map_can_hold_is_a_typed_error(tmp_path: Path) -> None
 
 
 def test_removing_works_when_the_file_is_full(tmp_path: Path) -> None:
-    store = LmdbStore(tmp_path, 1 << 20)
+    store = LmdbStore(tmp_path, SMALL)
     content = bytes(3000)
     stored = 0
 
@@ -129,11 +143,34 @@ def test_removing_works_when_the_file_is_full(tmp_path: Path) -> None:
     with pytest.raises(StoreFull):
         fill()
     assert stored > 200
-    for sample in range(stored):
-        store.write([sample], [], np.zeros(0, np.uint8), [], [])
-    assert len(store.present()[0]) == 0
+    store.remove(list(range(stored)))
+    assert len(store.present()) == 0
     put(store, 5, content)
-    assert get(store, 5, 3000) == content
+    assert holds(store, 5, content)
+    store.close()
+
+
+def test_a_transaction_that_finds_no_page_is_tried_again_after_two_that_free_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LmdbStore(tmp_path, SMALL)
+    change, failures = store._change, [lmdb.MapFullError("forced")]
+
+    def failing(*args: object) -> None:
+        if failures:
+            raise failures.pop()
+        change(*args)
+
+    monkeypatch.setattr(store, "_change", failing)
+    put(store, 1, bytes(9000))
+    assert holds(store, 1, bytes(9000))
+    failures += [lmdb.MapFullError("forced")] * 2
+    with pytest.raises(StoreFull, match="larger map"):
+        put(store, 2, bytes(9000))
+    assert not failures
+    assert store.present().tolist() == [1]
+    put(store, 2, bytes(5000))
+    assert holds(store, 2, bytes(5000))
     store.close()
 
 
@@ -156,7 +193,7 @@ def _fill_a_small_disk(folder: Path, policy: str, typed_error: bool) -> None:
         assert cache.stats.evicted_for_room > 100
     kept = cache.residents
     assert len(kept) > 20
-    assert kept.tolist() == cache.store.present()[0].tolist()
+    assert kept.tolist() == cache.store.present().tolist()
     for sample in kept.tolist():
         assert cache.read(np.array([sample]), np.zeros(20_000, np.uint8)).served.all()
     cache.delete(kept[:3])
@@ -176,41 +213,56 @@ def test_on_a_full_disk_others_make_room_or_the_error_is_typed(
 
 
 def test_bytes_of_other_data_never_pass(tmp_path: Path) -> None:
-    store = LmdbStore(tmp_path, 1 << 20, identity=b"client-1")
+    store = LmdbStore(tmp_path, SMALL, identity=b"client-1")
     put(store, 7, b"seven")
     store.close()
-    other = LmdbStore(tmp_path, 1 << 20, identity=b"client-2")
+    other = LmdbStore(tmp_path, SMALL, identity=b"client-2")
     assert "other data" in other.rebuilt_reason
-    assert len(other.present()[0]) == 0
+    assert len(other.present()) == 0
     other.close()
 
 
-def test_a_moved_entry_does_not_pass(tmp_path: Path) -> None:
-    store = LmdbStore(tmp_path, 1 << 20)
-    put(store, 1, bytes(9000))
-    put(store, 2, bytes(range(250)) * 36)
+def test_a_moved_page_does_not_pass(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, SMALL)
+    first, second = bytes(9000), bytes(range(250)) * 36
+    put(store, 1, first)
+    put(store, 2, second)
     with store._environment.handle.begin(write=True) as writer:
-        entries = {bytes(key): bytes(value) for key, value in writer.cursor()}
-        first = next(k for k in entries if k[0] == 2 and k[1:5] == (1).to_bytes(4, "big"))
-        writer.put(first, entries[first[:1] + (2).to_bytes(4, "big") + first[5:]])
-    assert get(store, 1, 9000) is None
-    assert get(store, 2, 9000) is not None
+        pages = {bytes(key): bytes(value) for key, value in writer.cursor() if len(key) == 4}
+        mine = next(key for key, value in pages.items() if value == first[:4080])
+        other = next(key for key, value in pages.items() if value == second[:4080])
+        writer.put(mine, pages[other])
+    assert not holds(store, 1, first)
+    assert holds(store, 2, second)
     store.close()
 
 
-@pytest.mark.parametrize("length", [0, 1, 784, 4068, 4069, 4080, 4081, 8148, 8149, 100_000])
-def test_payloads_of_any_length_come_back_in_another_handle(tmp_path: Path, length: int) -> None:
+LENGTHS = [0, 1, 784, 2040, 2041, 4079, 4080, 4081, 8160, 8161, 100_000]
+
+
+@pytest.mark.parametrize("page_bytes", [4096, 16384])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_payloads_of_any_length_come_back_in_another_handle(
+    tmp_path: Path, length: int, page_bytes: int
+) -> None:
+    layout = Layout(page_bytes, 4 << 20)
     content = np.random.default_rng(length).bytes(length)
-    store = LmdbStore(tmp_path, 1 << 20)
+    store = LmdbStore(tmp_path, layout)
     put(store, 3, b"another")
     put(store, 4, content)
     put(store, 3, content[::-1])
+    store.save(b"index")
     store.close()
-    store = LmdbStore(tmp_path, 1 << 20)
-    assert get(store, 4, length) == content
-    assert get(store, 3, length) == content[::-1]
-    assert get(store, 3, length + 1) is None
-    assert store.present()[1].tolist() == [length, length]
+    store = LmdbStore(tmp_path, layout)
+    [saved] = store.saved()
+    assert saved.index == b"index"
+    assert store.adopt(saved)
+    assert holds(store, 4, content)
+    assert holds(store, 3, content[::-1])
+    assert not holds(store, 3, content + b"x")
+    assert store.present().tolist() == [3, 4]
+    put(store, 5, content)
+    assert all(holds(store, sample, content) for sample in (4, 5))
     store.close()
 
 

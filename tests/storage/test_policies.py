@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import LRU, POLICIES, Policy, SampleCache, ScorePolicy, cost, open_cache
+from storage import LRU, POLICIES, Layout, Policy, SampleCache, ScorePolicy, open_cache
 from storage.layout import usable_bytes
 
 NewPolicy = Callable[[str, int], Policy]
@@ -18,7 +18,7 @@ NewPolicy = Callable[[str, int], Policy]
 
 def budget_for(slots: int, size: int) -> int:
     """The smallest budget that holds `slots` samples of one size."""
-    need = slots * int(cost(np.array([size]))[0])
+    need = slots * Layout.for_budget(0).cost_of(size)
     low, high = need, 2 * need + 10
     while low < high:
         middle = (low + high) // 2
@@ -211,4 +211,4 @@ def test_the_heap_stays_in_proportion() -> None:
     for turn in range(5000):
         policy.inserted(np.array([turn % 50]))
         policy.removed(np.array([turn % 50]), "deleted")
-    assert len(policy._heap) < 2000
+    assert len(policy._queue) < 2000

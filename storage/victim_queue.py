@@ -1,0 +1,139 @@
+"""The order in which samples leave: only its front, and only once a victim is asked for."""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Generator
+
+import numpy as np
+
+Entry = tuple[float, int]  # score, sample
+
+_SHORTEST_FRONT = 64
+
+
+class VictimQueue:
+    """Names the cached samples by rising score, then by rising number.
+
+    It keeps a front: the lowest of them, sorted, up to a border. What comes in or gets another
+    score above the border costs nothing; what comes to lie below joins a small heap. When both are
+    used up, a partition cuts off the next front, 1/8 of all, so a victim costs 8 of its steps,
+    amortised. A queue that nobody has asked yet holds nothing.
+
+    An entry holds the score that its sample had. It counts while the sample is cached and has that
+    score; two equal ones, of a sample that left and came back, come up one after the other.
+
+    Args:
+        scores: float64[n], never NaN; the owner writes to it and then calls `put`.
+        cached: bool[n]; the owner calls `put` after an arrival, nothing after a departure.
+    """
+
+    def __init__(self, scores: np.ndarray, cached: np.ndarray) -> None:
+        self._scores = scores
+        self._cached = cached
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._front) - self._next + len(self._heap)
+
+    def clear(self) -> None:
+        """Forget the front; the next call of `victims` finds it anew."""
+        # One number at a time is read from these; a NumPy array is slow at that.
+        self._front, self._front_scores = array("q"), array("d")
+        self._next = 0  # the place in the front of the first that was not named yet
+        self._heap: list[Entry] = []
+        self._border: Entry | None = None  # all cached samples up to it have an entry
+        self._share = 0  # the length of a front; the heap grows no longer
+
+    def put(self, samples: np.ndarray) -> None:
+        """Samples, int64[k], came in, or their scores changed."""
+        border = self._border
+        if border is None:
+            return
+        if len(samples) == 1:
+            sample = samples.item()
+            entry = (self._scores.item(sample), sample)
+            if entry <= border and self._cached[sample]:
+                self._join([entry])
+            return
+        scores = self._scores[samples]
+        low = scores <= border[0]
+        if np.count_nonzero(low):
+            entries = zip(scores[low].tolist(), samples[low].tolist(), strict=True)
+            self._join([e for e in entries if e <= border and self._cached[e[1]]])
+
+    def victims(self) -> Generator[int, None, None]:
+        """Yield the cached samples in order; those still cached at the end are named again."""
+        passed: list[int] = []
+        scores, cached, last = self._scores.item, self._cached, -1
+        try:
+            while True:
+                at = self._next
+                if at < len(self._front):
+                    score, sample = self._front_scores[at], self._front[at]
+                    if self._heap and self._heap[0] < (score, sample):
+                        score, sample = heapq.heappop(self._heap)
+                    else:
+                        self._next = at + 1
+                elif self._heap:
+                    score, sample = heapq.heappop(self._heap)
+                elif self._advance(len(passed)):
+                    continue
+                else:
+                    return
+                if sample != last and cached[sample] and scores(sample) == score:
+                    last = sample
+                    passed.append(sample)
+                    yield sample
+        finally:
+            self._join([(scores(sample), sample) for sample in passed if cached[sample]])
+
+    def _join(self, entries: list[Entry]) -> None:
+        """Put entries below the border into the heap, unless a new front is the cheaper way."""
+        if len(self._heap) + len(entries) > self._share:
+            self.clear()
+            return
+        for entry in entries:
+            heapq.heappush(self._heap, entry)
+
+    def _advance(self, passed: int) -> bool:
+        """Cut the next front off what is above the border; False when nothing is.
+
+        A front is no shorter than what was passed so far, so passing all takes few fronts.
+        """
+        residents = np.flatnonzero(self._cached)
+        # Few residents of many samples are found by a look at all, so a front pays for that too.
+        self._share = max(_SHORTEST_FRONT, len(residents) // 8, len(self._cached) // 1024)
+        scores = self._scores[residents]
+        if passed and self._border is not None:
+            score, sample = self._border
+            above = (scores > score) | ((scores == score) & (residents > sample))
+            residents, scores = residents[above], scores[above]
+        if not len(residents):
+            return False
+        rows = _lowest(scores, max(self._share, passed))
+        residents, scores = residents[rows], scores[rows]
+        self._front, self._next = array("q", residents.tobytes()), 0
+        self._front_scores = array("d", scores.tobytes())
+        self._border = (scores.item(-1), residents.item(-1))
+        return True
+
+
+def _lowest(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return the rows of the `count` lowest scores, or of all, sorted; ties by row."""
+    if count >= len(scores):
+        return _sorted(scores)
+    border = np.partition(scores, count - 1)[count - 1]
+    below = np.flatnonzero(scores < border)
+    at_border = np.flatnonzero(scores == border)[: count - len(below)]
+    return np.concatenate((below[_sorted(scores[below])], at_border))
+
+
+def _sorted(scores: np.ndarray) -> np.ndarray:
+    """Return the rows by score, ties by row; where there are none, a faster sort will do."""
+    rows = np.argsort(scores)
+    ranked = scores[rows]
+    if np.count_nonzero(ranked[1:] == ranked[:-1]):
+        return np.argsort(scores, kind="stable")
+    return rows

@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+from storage.checksum import digest
 from storage.custody import Custody
 from storage.errors import NotAllowed
 from storage.layout import Layout
@@ -189,9 +190,9 @@ class SampleCache:
     def get(self, sample: int) -> bytes | None:
         """The payload of one sample, or None; the policy is told."""
         with self._lock:
-            if self._closed or not 0 <= sample < self._policy.samples:
+            if self._closed:
                 self._check_open()
-                self._numbers(np.array([sample]))
+            self._check_number(sample)
             index, status, payload = self._index, _MISS, None
             if index.resident.item(sample):
                 payload = self._custody.get_one(
@@ -256,8 +257,20 @@ class SampleCache:
     def put(self, sample: int, payload: bytes | bytearray | memoryview | np.ndarray) -> bool:
         """Offer the payload of one sample; returns whether the cache has it now."""
         content = np.frombuffer(payload, np.uint8)
-        length = np.array([len(content)])
-        return bool(self.offer(np.array([sample]), content, np.array([0]), length)[0])
+        length = len(content)
+        with self._lock:
+            self._begin_change()
+            self._check_number(sample)
+            checksum = digest(content.data, self.store.seed + sample)
+            entry = sample, length, length, checksum
+            if self._index.holds(*entry):
+                return True
+            removed = self._placement.decide_one(*entry)
+            taken = removed is not None and self._custody.replace(
+                removed, [sample], content, [0], [length]
+            )
+            self._placement.stats.rejected += not taken
+            return taken
 
     def refill(
         self, samples: np.ndarray, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray
@@ -498,6 +511,10 @@ class SampleCache:
         if np.count_nonzero(samples.view(np.uint64) >= self._policy.samples):
             raise ValueError(f"samples must be in 0..{self._policy.samples - 1}")
         return samples
+
+    def _check_number(self, sample: int) -> None:
+        if not 0 <= sample < self._policy.samples:
+            raise ValueError(f"samples must be in 0..{self._policy.samples - 1}")
 
     def _check_open(self) -> None:
         if self._closed:

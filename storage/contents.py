@@ -10,7 +10,7 @@ import numpy as np
 
 from storage.cells import SLOT_BITS, SLOT_MASK, Cells
 from storage.errors import CorruptCache
-from storage.layout import CELLS_PER_PAGE, Layout, rests
+from storage.layout import CELLS_PER_PAGE, Layout, cut
 
 NOWHERE = 0xFFFFFFFF
 """The place of a sample that is not there."""
@@ -71,20 +71,16 @@ class Contents:
         """Give up the cells of samples, unknown ones ignored; the file is not touched."""
         if not samples:
             return
-        release, more, pages = self.cells.release, self.more, self.pages
-        if len(pages) <= max(samples):
-            samples = [sample for sample in samples if sample < len(pages)]
-        for sample, cell in zip(samples, self._heads(samples).tolist(), strict=True):
-            # Asked again, since a sample may be named twice.
-            if cell != NOWHERE and pages.item(sample) != NOWHERE:
-                pages[sample] = NOWHERE
+        release, pages = self.cells.release, self.pages
+        for sample in samples:
+            for cell in self.places(sample):
                 release(cell)
-                if more and sample in more:
-                    for further in more.pop(sample):
-                        release(further)
+            if sample < len(pages):
+                pages[sample] = NOWHERE
+            self.more.pop(sample, None)
 
-    def assign(self, samples: Sequence[int], lengths: np.ndarray) -> list[tuple[int, ...]]:
-        """Find cells for payloads of these lengths, int64[k]; `settle` makes them the samples'.
+    def assign(self, samples: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, ...]]:
+        """Find cells for payloads of these lengths; `settle` makes them the samples'.
 
         Returns:
             The cells of each, in the order of its bytes.
@@ -92,11 +88,12 @@ class Contents:
         Raises:
             PagesExhausted: there are not enough; nothing has changed then.
         """
-        wanted = _cells_of(lengths, self.layout.value_bytes)
+        value_bytes = self.layout.value_bytes
+        cuts = [cut(length, value_bytes) for length in lengths]
         owners: dict[int, list[int]] = {}
-        for sample, (whole, first, second) in zip(samples, wanted, strict=True):
-            if whole:
-                owners.setdefault(1, []).extend([sample] * whole)
+        for sample, (pages, first, second) in zip(samples, cuts, strict=True):
+            if pages:
+                owners.setdefault(1, []).extend([sample] * pages)
             owners.setdefault(first, []).append(sample)
             if second:
                 owners.setdefault(second, []).append(sample)
@@ -114,8 +111,8 @@ class Contents:
             return [(cell,) for cell in cells]
         of = {cells_per_page: iter(cells) for cells_per_page, cells in taken.items()}
         return [
-            tuple(next(of[m]) for m in (*[1] * whole, first, *([second] if second else [])))
-            for whole, first, second in wanted
+            tuple(next(of[m]) for m in (*[1] * pages, first, second) if m)
+            for pages, first, second in cuts
         ]
 
     def give_back(self, cells: Iterable[int]) -> None:
@@ -131,12 +128,12 @@ class Contents:
             self.pages = np.full(highest + 1 + highest // 8, NOWHERE, _KEY)
             self.begins = np.zeros(len(self.pages), np.uint16)
             self.pages[:known], self.begins[:known] = pages, begins
-        heads = np.array([cells[0] for cells in places], np.uint32)
-        self.pages[samples] = heads >> SLOT_BITS
-        self.begins[samples] = (heads & SLOT_MASK) * self.widths[heads >> SLOT_BITS]
-        for sample, of_sample in zip(samples, places, strict=True):
-            if len(of_sample) > 1:
-                self.more[sample] = list(of_sample[1:])
+        spots = [self.spot(cells[0]) for cells in places]
+        self.pages[samples] = [page for page, _, _ in spots]
+        self.begins[samples] = [begin for _, begin, _ in spots]
+        for sample, cells in zip(samples, places, strict=True):
+            if len(cells) > 1:
+                self.more[sample] = list(cells[1:])
 
     def move(self, sample: int, old: int, new: int) -> None:
         """The bytes of one cell lie in another now."""
@@ -210,13 +207,14 @@ class Contents:
         return heads
 
     def _note_widths(self, cells: Sequence[int], cells_per_page: int) -> None:
-        pages = [cell >> SLOT_BITS for cell in cells]
-        highest = max(pages)
+        highest = max(cells) >> SLOT_BITS
         if highest >= len(self.widths):
             grown = np.zeros(highest + 1 + highest // 8, np.uint16)
             grown[: len(self.widths)] = self.widths
             self.widths = grown
-        self.widths[pages] = self.layout.value_bytes // cells_per_page
+        width = self.layout.value_bytes // cells_per_page
+        for page in {cell >> SLOT_BITS for cell in cells}:
+            self.widths[page] = width
 
     def _survey(self) -> Cells:
         """Who owns which cell, from the places of all samples."""
@@ -237,17 +235,3 @@ class Contents:
             cells.adopt(page, classes[self.widths.item(page)], pairs)
         cells.adopted()
         return cells
-
-
-def _cells_of(lengths: np.ndarray, value_bytes: int) -> list[tuple[int, int, int]]:
-    """What payloads are cut into: whole pages, the class of a cell, that of another or 0."""
-    table = rests(value_bytes)
-    if len(lengths) == 1:
-        length = lengths.item()
-        whole = max(0, (length - 1) // value_bytes)
-        rest = length - whole * value_bytes
-        return [(whole, table.first.item(rest), table.second.item(rest))]
-    pages = np.maximum(0, (lengths - 1) // value_bytes)
-    rests_bytes = lengths - pages * value_bytes
-    classes = table.first[rests_bytes].tolist(), table.second[rests_bytes].tolist()
-    return list(zip(pages.tolist(), *classes, strict=True))

@@ -63,20 +63,39 @@ class Custody:
             return None
 
     def carry_out(self, offer: Offer, plan: Plan) -> bool:
-        """Store a plan; False when the cache had to be emptied.
+        """Store a plan; see `replace`."""
+        rows = list(plan.puts.values())
+        starts, lengths = offer.starts[rows].tolist(), offer.lengths[rows].tolist()
+        return self.replace(plan.removed, list(plan.puts), offer.buffer, starts, lengths)
+
+    def replace(
+        self,
+        removed: Sequence[int],
+        samples: Sequence[int],
+        buffer: np.ndarray,
+        starts: Sequence[int],
+        lengths: Sequence[int],
+    ) -> bool:
+        """Take samples out of the store and put others in; False when the cache had to be emptied.
+
+        When the store is full, it is tried once more after evictions.
 
         Raises:
             StoreFull: what was to be put is not resident.
         """
         try:
-            self._store.remove(plan.removed)
-            if plan.puts:
-                self._put(offer, plan)
+            self._store.remove(removed)
+            if samples:
+                try:
+                    self._store.put(samples, buffer, starts, lengths)
+                except StoreFull:
+                    self._make_room(samples, lengths)
+                    self._store.put(samples, buffer, starts, lengths)
         except CorruptCache as error:
             self._rebuild(str(error))
             return False
         except BaseException:
-            self._placement.leave(np.array(list(plan.puts), np.int64), "evicted")
+            self._placement.leave(np.array(samples, np.int64), "evicted")
             raise
         return True
 
@@ -93,25 +112,13 @@ class Custody:
             self._placement.leave(samples, "corrupt")
             self.remove(samples.tolist())
 
-    def _put(self, offer: Offer, plan: Plan) -> None:
-        """Store what the plan says; when the store is full, once more after evictions."""
-        rows = list(plan.puts.values())
-        puts = (
-            list(plan.puts),
-            offer.buffer,
-            offer.starts[rows].tolist(),
-            offer.lengths[rows].tolist(),
-        )
-        try:
-            self._store.put(*puts)
-        except StoreFull:
-            # Pages are written anew before the old ones can be used again.
-            layout = self._index.layout
-            need_bytes = 2 * int(layout.cost(offer.lengths[rows]).sum()) + 4 * layout.page_bytes
-            victims = self._placement.evict_for_room(need_bytes, plan)
-            _log.warning("the store is full below its budget: %d more evicted", len(victims))
-            self._store.remove(victims)
-            self._store.put(*puts)
+    def _make_room(self, samples: Sequence[int], lengths: Sequence[int]) -> None:
+        # Pages are written anew before the old ones can be used again.
+        layout = self._index.layout
+        need_bytes = 2 * sum(map(layout.cost_of, lengths)) + 4 * layout.page_bytes
+        victims = self._placement.evict_for_room(need_bytes, samples)
+        _log.warning("the store is full below its budget: %d more evicted", len(victims))
+        self._store.remove(victims)
 
     def _rebuild(self, reason: str) -> None:
         if self._may_change():

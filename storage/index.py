@@ -50,6 +50,24 @@ class CacheIndex:
         self.checksums[samples] = checksums
         self._count(samples, 1)
 
+    def enter(self, sample: int, size_bytes: int, length_bytes: int, checksum: int) -> None:
+        """Take in one sample that is not resident."""
+        self.resident[sample] = True
+        self.staged[sample] = False
+        self.size_bytes[sample] = size_bytes
+        self.length_bytes[sample] = length_bytes
+        self.checksums[sample] = checksum
+        self._count_one(sample, 1)
+
+    def holds(self, sample: int, size_bytes: int, length_bytes: int, checksum: int) -> bool:
+        """Whether a sample is resident with the same payload and size."""
+        return (
+            bool(self.resident.item(sample))
+            and self.checksums.item(sample) == checksum
+            and self.length_bytes.item(sample) == length_bytes
+            and self.size_bytes.item(sample) == size_bytes
+        )
+
     def remove(self, samples: np.ndarray) -> None:
         """Take out residents, each once, int64[k]."""
         self._count(samples, -1)

@@ -12,7 +12,7 @@ every store, and never falls as the size grows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -124,10 +124,38 @@ class Layout:
 
     def cost_of(self, size_bytes: int) -> int:
         """The charge of one sample."""
-        value_bytes = self.value_bytes
-        pages = max(0, (size_bytes - 1) // value_bytes)
-        rest = rests(value_bytes).charge_bytes.item(size_bytes - pages * value_bytes)
-        return int(pages * (self.page_bytes + TREE_BYTES_PER_PAGE) + rest)
+        return _cost_of(size_bytes, self.page_bytes)
+
+
+class Cut(NamedTuple):
+    """What a payload is cut into: whole pages, and the classes of one or two cells.
+
+    Attributes:
+        pages: how many whole pages come first.
+        first: the class of the cell after them.
+        second: that of the last cell; 0 when there is none.
+    """
+
+    pages: int
+    first: int
+    second: int
+
+
+@lru_cache(maxsize=4096)
+def cut(length_bytes: int, value_bytes: int) -> Cut:
+    """What a payload of this length is cut into, where pages hold `value_bytes`."""
+    table = rests(value_bytes)
+    pages = max(0, (length_bytes - 1) // value_bytes)
+    rest = length_bytes - pages * value_bytes
+    return Cut(pages, table.first.item(rest), table.second.item(rest))
+
+
+@lru_cache(maxsize=4096)
+def _cost_of(size_bytes: int, page_bytes: int) -> int:
+    value_bytes = page_bytes - PAGE_HEADER_BYTES
+    pages = max(0, (size_bytes - 1) // value_bytes)
+    rest: int = rests(value_bytes).charge_bytes.item(size_bytes - pages * value_bytes)
+    return pages * (page_bytes + TREE_BYTES_PER_PAGE) + rest
 
 
 def usable_bytes(budget_bytes: int) -> int:

@@ -28,7 +28,7 @@ from storage.contents import Contents
 from storage.errors import CorruptCache, NotAllowed, StorageError, StoreFull
 from storage.index_file import IndexFile
 from storage.layout import Layout
-from storage.lmdb_file import page_bytes_of
+from storage.lmdb_file import check_values, page_bytes_of
 from storage.lmdb_handle import DATA_FILE
 from storage.store import Saved, Store
 
@@ -387,10 +387,9 @@ class LmdbStore(Store):
 
     def _assign(self, samples: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, ...]]:
         """Find cells, and make pages free while there are too few."""
-        sizes = np.array(lengths, np.int64)
         while True:
             try:
-                return self._contents.assign(samples, sizes)
+                return self._contents.assign(samples, lengths)
             except PagesExhausted:
                 if not self._empty_a_page():
                     raise self._full() from None
@@ -475,6 +474,7 @@ class LmdbStore(Store):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[lmdb.Transaction]:
+        self._check_values()
         try:
             with self._open().begin(write=True, buffers=True) as transaction:
                 yield transaction
@@ -482,6 +482,13 @@ class LmdbStore(Store):
             raise
         except lmdb.Error as error:
             raise self._translated(error) from error
+
+    def _check_values(self) -> None:
+        """Once before the first write: LMDB trusts the header of a page that it frees."""
+        unchecked = self._environment.unchecked
+        if unchecked is not None:
+            check_values(self.path / DATA_FILE, self.layout.page_bytes, unchecked)
+            self._environment.unchecked = None
 
     def _translated(self, error: lmdb.Error) -> StorageError:
         if isinstance(error, _DAMAGE):

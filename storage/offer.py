@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.checksum import digest, digests
+from storage.checksum import digests
 from storage.index import LARGEST_SIZE_BYTES
 from storage.layout import Layout
 
@@ -61,15 +61,14 @@ class Offer:
         starts, lengths, sizes = (np.asarray(a, np.int64) for a in spans)
         if not len(samples) == len(starts) == len(lengths) == len(sizes):
             raise ValueError("samples, starts, lengths and sizes must be of one length")
-        if len(samples) == 1:
-            return cls._of_one(samples, buffer, (starts, lengths, sizes), layout, seed)
         rows = np.arange(len(samples))
         if len(samples):
-            _check_span(
-                min(starts.min(), lengths.min(), sizes.min()),
-                (starts + lengths).max() - len(buffer),
-                sizes.max(),
-            )
+            if min(starts.min(), lengths.min(), sizes.min()) < 0:
+                raise ValueError("starts, lengths and sizes cannot be negative")
+            if (starts + lengths).max() > len(buffer):
+                raise ValueError("a payload ends after the buffer")
+            if sizes.max() > LARGEST_SIZE_BYTES:
+                raise ValueError("no sample may have more than 4 GiB")
         last = {sample: position for position, sample in enumerate(samples.tolist())}
         if len(last) < len(samples):
             kept = np.array(sorted(last.values()), np.int64)
@@ -77,31 +76,6 @@ class Offer:
             samples, starts, lengths, sizes = (a[kept] for a in (samples, starts, lengths, sizes))
         sums = digests(buffer.data, starts.tolist(), lengths.tolist(), (samples + seed).tolist())
         return cls(samples, buffer, starts, lengths, sizes, layout.cost(sizes), sums), rows
-
-    @classmethod
-    def _of_one(
-        cls,
-        sample: np.ndarray,
-        buffer: np.ndarray,
-        spans: tuple[np.ndarray, np.ndarray, np.ndarray],
-        layout: Layout,
-        seed: int,
-    ) -> tuple[Offer, np.ndarray]:
-        """The same for a batch of one, where Python's numbers are faster than arrays."""
-        start, length, size = (span.item() for span in spans)
-        _check_span(min(start, length, size), start + length - len(buffer), size)
-        checksum = digest(buffer.data[start : start + length], seed + sample.item())
-        cost = np.array([layout.cost_of(size)])
-        return cls(sample, buffer, *spans, cost, np.array([checksum], np.uint64)), np.array([0])
-
-
-def _check_span(least: int, beyond: int, largest: int) -> None:
-    if least < 0:
-        raise ValueError("starts, lengths and sizes cannot be negative")
-    if beyond > 0:
-        raise ValueError("a payload ends after the buffer")
-    if largest > LARGEST_SIZE_BYTES:
-        raise ValueError("no sample may have more than 4 GiB")
 
 
 class Plan:

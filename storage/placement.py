@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 
 import numpy as np
@@ -39,8 +40,6 @@ class Placement:
         Returns:
             Which samples were taken or there already, bool[k].
         """
-        if len(offer.samples) == 1:
-            return np.array([self._decide_one(offer, plan)])
         held = self.index.resident[offer.samples]
         same = held & self._is_same(offer)
         fresh = np.flatnonzero(~held)
@@ -54,12 +53,23 @@ class Placement:
         admitted[welcome] = True
         for row, sample in enumerate(offer.samples.tolist()):
             if self.index.resident[sample]:
-                taken[row] = same[row] or self._take(offer, row, plan)
-            else:
-                taken[row] = (admitted[row] or (held[row] and self._admits(offer, row))) and (
-                    self._take(offer, row, plan)
-                )
+                taken[row] = same[row] or self._take_row(offer, row, plan)
+            elif admitted[row] or (held[row] and self._admits(sample, int(offer.sizes[row]))):
+                taken[row] = self._take_row(offer, row, plan)
         return taken
+
+    def decide_one(
+        self, sample: int, size_bytes: int, length_bytes: int, checksum: int
+    ) -> list[int] | None:
+        """Take in a sample, unless the very same is there; the same as `decide` for one.
+
+        Returns:
+            Who has to leave the store for it; None when it does not come in.
+        """
+        resident = self.index.resident.item(sample)
+        if not resident and not self._admits(sample, size_bytes):
+            return None
+        return self._take(sample, size_bytes, length_bytes, checksum)
 
     def is_full_for(self, samples: np.ndarray, sizes: np.ndarray) -> bool:
         """Whether none of these can come in: nothing ever leaves, and not one of them has room.
@@ -99,18 +109,18 @@ class Placement:
             self.leave(np.array(victims, np.int64), "evicted")
         return victims
 
-    def evict_for_room(self, need_bytes: int, plan: Plan) -> list[int]:
+    def evict_for_room(self, need_bytes: int, keep: Sequence[int]) -> list[int]:
         """Evict until payloads of that charge, as they are stored, have left, or nothing is left.
 
-        What the plan is about to put stays. Returns the victims.
+        Returns the victims; none of those to keep is one.
         """
-        index = self.index
+        index, kept = self.index, set(keep)
         victims: list[int] = []
         with closing(self.policy.victims(None)) as order:
             for victim in order:
                 if need_bytes <= 0:
                     break
-                if not index.is_pinned(victim) and victim not in plan.puts:
+                if not index.is_pinned(victim) and victim not in kept:
                     victims.append(victim)
                     need_bytes -= index.layout.cost_of(index.length_bytes.item(victim))
             self.leave(np.array(victims, np.int64), "evicted")
@@ -194,35 +204,45 @@ class Placement:
         self._enter(offer, rows, plan)
         return True
 
-    def _decide_one(self, offer: Offer, plan: Plan) -> bool:
-        if self.index.resident[offer.samples.item()]:
-            return bool(self._is_same(offer)[0]) or self._take(offer, 0, plan)
-        fits = offer.costs.item() <= self.usable_bytes
-        return fits and self._admits(offer, 0) and self._take(offer, 0, plan)
-
-    def _admits(self, offer: Offer, row: int) -> bool:
+    def _admits(self, sample: int, size_bytes: int) -> bool:
         """Whether the policy admits one sample."""
-        one = slice(row, row + 1)
-        return bool(self.policy.admit(offer.samples[one], offer.sizes[one])[0])
+        return bool(self.policy.admit(np.array([sample]), np.array([size_bytes]))[0])
 
-    def _take(self, offer: Offer, row: int, plan: Plan) -> bool:
-        """Make room for a sample and take it in; False when there is none to be made."""
-        index, sample = self.index, int(offer.samples[row])
-        if offer.costs[row] > self.usable_bytes:
+    def _take_row(self, offer: Offer, row: int, plan: Plan) -> bool:
+        sample = int(offer.samples[row])
+        spans = int(offer.sizes[row]), int(offer.lengths[row])
+        removed = self._take(sample, *spans, int(offer.checksums[row]))
+        if removed is None:
             return False
-        replaced = bool(index.resident[sample])
-        held_bytes = index.cost_of(sample) if replaced else 0
-        more_bytes = int(offer.costs[row]) - held_bytes
-        try:
-            plan.remove(self.evict(index.used_bytes + more_bytes - self.usable_bytes, sample))
-        except NoVictim:
-            self.stats.no_victim += self.policy.evicts
-            return False
-        if replaced:
-            self.leave(offer.samples[row : row + 1], "overwritten")
-            plan.remove([sample])
-        self._enter(offer, np.array([row]), plan)
+        plan.remove(removed)
+        plan.put([sample], [row])
         return True
+
+    def _take(
+        self, sample: int, size_bytes: int, length_bytes: int, checksum: int
+    ) -> list[int] | None:
+        """Make room for a sample and take it in; None when there is none to be made."""
+        index, stats = self.index, self.stats
+        cost_bytes = index.layout.cost_of(size_bytes)
+        if cost_bytes > self.usable_bytes:
+            return None
+        one = np.array([sample])
+        replaced = index.resident.item(sample)
+        held_bytes = index.cost_of(sample) if replaced else 0
+        short_bytes = index.used_bytes + cost_bytes - held_bytes - self.usable_bytes
+        try:
+            removed = self.evict(short_bytes, sample)
+        except NoVictim:
+            stats.no_victim += self.policy.evicts
+            return None
+        if replaced:
+            self.leave(one, "overwritten")
+            removed.append(sample)
+        index.enter(sample, size_bytes, length_bytes, checksum)
+        self.policy.inserted(one)
+        stats.written_samples += 1
+        stats.written_bytes += size_bytes
+        return removed
 
     def _enter(self, offer: Offer, rows: np.ndarray, plan: Plan) -> None:
         samples = offer.samples[rows]

@@ -33,6 +33,9 @@ class Cache(Protocol):
     def read(self, samples: np.ndarray, buffer: np.ndarray) -> Answered:
         """Copy payloads back to back."""
 
+    def put(self, sample: int, payload: bytes) -> bool:
+        """Take one payload in."""
+
     def offer(
         self, samples: np.ndarray, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
@@ -96,25 +99,34 @@ class PyLmdb:
         lengths = np.array(copied)
         return Copied(np.cumsum(lengths) - lengths, lengths, lengths > 0)
 
+    def put(self, sample: int, payload: bytes) -> bool:
+        """Take one payload in, in a transaction of its own."""
+        with self._handle.begin(write=True) as writer:
+            self._put(writer, sample, payload)
+        return True
+
     def offer(
         self, samples: np.ndarray, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
         """Take payloads in, except those that are there already, byte for byte."""
-        view, pack, oldest = buffer.data, _KEY.pack, self._oldest
+        view = buffer.data
         rows = zip(samples.tolist(), starts.tolist(), lengths.tolist(), strict=True)
-        with self._handle.begin(write=True, buffers=True) as writer:
+        with self._handle.begin(write=True) as writer:
             for sample, start, length in rows:
-                key, payload = pack(sample), view[start : start + length]
-                held = writer.get(key)
-                if held is None:
-                    if len(oldest) >= self._residents:
-                        writer.delete(pack(oldest.popleft()))
-                    writer.put(key, payload)
-                    oldest.append(sample)
-                # Two memoryviews compare ten times slower than two copies.
-                elif bytes(held) != bytes(payload):
-                    writer.put(key, payload)
+                self._put(writer, sample, bytes(view[start : start + length]))
         return np.ones(len(samples), dtype=bool)
+
+    def _put(self, writer: lmdb.Transaction, sample: int, payload: bytes) -> None:
+        # As bytes, since two memoryviews compare ten times slower than two copies.
+        key, oldest = _KEY.pack(sample), self._oldest
+        held = writer.get(key)
+        if held is None:
+            if len(oldest) >= self._residents:
+                writer.delete(_KEY.pack(oldest.popleft()))
+            writer.put(key, payload)
+            oldest.append(sample)
+        elif held != payload:
+            writer.put(key, payload)
 
     def samples(self) -> np.ndarray:
         """Return which samples the file holds, ascending, uint32[k]."""
@@ -169,21 +181,23 @@ class DiskCache:
         lengths = np.array(copied)
         return Copied(np.cumsum(lengths) - lengths, lengths, lengths > 0)
 
+    def put(self, sample: int, payload: bytes) -> bool:
+        """Take one payload in, and let the cache evict by itself."""
+        self._cache.reset("cull_limit", _AUTOMATIC_CULL, update=False)
+        self._put(sample, payload)
+        return True
+
     def offer(
         self, samples: np.ndarray, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
         """Take payloads in, except those that are there already, byte for byte."""
         cache, view = self._cache, buffer.data
-        alone = len(samples) == 1
-        cache.reset("cull_limit", _AUTOMATIC_CULL if alone else 0, update=False)
-        if alone:
-            self._put(int(samples[0]), bytes(view[starts[0] : starts[0] + lengths[0]]))
-        else:
-            rows = zip(samples.tolist(), starts.tolist(), lengths.tolist(), strict=True)
-            with cache.transact():
-                for sample, start, length in rows:
-                    self._put(sample, bytes(view[start : start + length]))
-            cache.cull()
+        cache.reset("cull_limit", 0, update=False)
+        rows = zip(samples.tolist(), starts.tolist(), lengths.tolist(), strict=True)
+        with cache.transact():
+            for sample, start, length in rows:
+                self._put(sample, bytes(view[start : start + length]))
+        cache.cull()
         return np.ones(len(samples), dtype=bool)
 
     def close(self) -> None:

@@ -84,6 +84,10 @@ class Cells:
         if len(owners) == 1 or self._holes[len(owners)].grow(page, slot):
             self.close(page)
 
+    def is_open(self, page: int) -> bool:
+        """Whether any cell of a page is taken."""
+        return page in self._owners
+
     def holds_others(self, page: int, cells: int) -> bool:
         """Whether more than so many of the page's cells are taken."""
         owners = self._owners[page]

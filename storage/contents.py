@@ -16,6 +16,7 @@ NOWHERE = 0xFFFFFFFF
 """The place of a sample that is not there."""
 
 _KEY = np.dtype(">u4")
+_pack_key = struct.Struct(">I").pack
 _HEAD = struct.Struct(">QIIII")
 
 
@@ -28,6 +29,7 @@ class Contents:
         begins: where that cell begins in its page, uint16[as many as are known].
         more: the further cells of samples that have several.
         widths: the bytes of a cell in each page, uint16[pages seen].
+        images: pages that are newer than the file.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -36,6 +38,8 @@ class Contents:
         self.begins = np.empty(0, np.uint16)
         self.more: dict[int, list[int]] = {}
         self.widths = np.empty(0, np.uint16)
+        self.images: dict[int, bytes | bytearray | memoryview] = {}
+        self._whole: dict[int, list[bytes]] = {}
         self._cells: Cells | None = None
 
     @property
@@ -67,6 +71,14 @@ class Contents:
         slot = self.begins.item(sample) // self.widths.item(page)
         return [(page << SLOT_BITS) | slot, *self.more.get(sample, ())]
 
+    def keys(self, sample: int, pages: int) -> list[bytes]:
+        """The keys of the whole pages, so many, that a sample begins with."""
+        keys = self._whole.get(sample)
+        if keys is None:
+            cells = self.places(sample)[:pages]
+            keys = self._whole[sample] = [_pack_key(cell >> SLOT_BITS) for cell in cells]
+        return keys
+
     def forget(self, samples: Sequence[int]) -> None:
         """Give up the cells of samples, unknown ones ignored; the file is not touched."""
         if not samples:
@@ -77,7 +89,8 @@ class Contents:
                 release(cell)
             if sample < len(pages):
                 pages[sample] = NOWHERE
-            self.more.pop(sample, None)
+            if self.more.pop(sample, None):
+                self._whole.pop(sample, None)
 
     def assign(self, samples: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, ...]]:
         """Find cells for payloads of these lengths; `settle` makes them the samples'.
@@ -137,6 +150,7 @@ class Contents:
 
     def move(self, sample: int, old: int, new: int) -> None:
         """The bytes of one cell lie in another now."""
+        self._whole.pop(sample, None)
         if self.places(sample)[0] == old:
             page, begin, _ = self.spot(new)
             self.pages[sample], self.begins[sample] = page, begin

@@ -88,8 +88,8 @@ class Custody:
             if samples:
                 try:
                     self._store.put(samples, buffer, starts, lengths)
-                except StoreFull:
-                    self._make_room(samples, lengths)
+                except StoreFull as error:
+                    self._make_room(error.need_bytes, samples, lengths)
                     self._store.put(samples, buffer, starts, lengths)
         except CorruptCache as error:
             self._rebuild(str(error))
@@ -112,10 +112,9 @@ class Custody:
             self._placement.leave(samples, "corrupt")
             self.remove(samples.tolist())
 
-    def _make_room(self, samples: Sequence[int], lengths: Sequence[int]) -> None:
-        # Pages are written anew before the old ones can be used again.
+    def _make_room(self, need_bytes: int, samples: Sequence[int], lengths: Sequence[int]) -> None:
         layout = self._index.layout
-        need_bytes = 2 * sum(map(layout.cost_of, lengths)) + 4 * layout.page_bytes
+        need_bytes += 2 * sum(map(layout.cost_of, lengths)) + 4 * layout.page_bytes
         victims = self._placement.evict_for_room(need_bytes, samples)
         _log.warning("the store is full below its budget: %d more evicted", len(victims))
         self._store.remove(victims)

@@ -12,7 +12,15 @@ class NotAllowed(StorageError):  # noqa: N818 - reads as what happened
 
 
 class StoreFull(StorageError):  # noqa: N818 - reads as what happened
-    """The store cannot take more, though the budget says that it should (map or disk full)."""
+    """The store cannot take more, though the budget says that it should (map or disk full).
+
+    Attributes:
+        need_bytes: how much has to leave before it could.
+    """
+
+    def __init__(self, message: str, need_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.need_bytes = need_bytes
 
 
 class NoVictim(StorageError):  # noqa: N818 - reads as what happened

@@ -8,13 +8,10 @@ again meanwhile.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,40 +19,21 @@ import lmdb
 import numpy as np
 
 from storage import environment as environments
-from storage.cells import SLOT_BITS, PagesExhausted
+from storage.cells import PagesExhausted
 from storage.checksum import digest, seed_of
 from storage.contents import Contents
-from storage.errors import CorruptCache, NotAllowed, StorageError, StoreFull
+from storage.errors import CorruptCache, NotAllowed, StoreFull
 from storage.index_file import IndexFile
 from storage.layout import Layout
-from storage.lmdb_file import check_values, page_bytes_of
+from storage.lmdb_file import page_bytes_of
 from storage.lmdb_handle import DATA_FILE
+from storage.page_file import Get, PageFile, Piece, page_key
 from storage.store import Saved, Store
 
 INDEX_FILE = "index"
 
-_IDENTITY_KEY = b"\x00"
 _VERSION = b"\x02"
-_page_key = struct.Struct(">I").pack
 _STATE = struct.Struct(">QQ")
-
-_DAMAGE = (
-    lmdb.BadTxnError,
-    lmdb.CorruptedError,
-    lmdb.InvalidError,
-    lmdb.PageNotFoundError,
-    lmdb.PanicError,
-    lmdb.ProblemError,
-    lmdb.VersionMismatchError,
-)
-# LMDB reports a write that was cut short, as on a full disk, as an input/output error.
-_DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)))
-
-Get = Callable[[bytes], Any]
-"""Reads a page as a memoryview, or gives None."""
-
-_Piece = tuple[int, int, int]
-"""Where in its page a cell begins, and from where to where in the buffer its bytes lie."""
 
 
 class LmdbStore(Store):
@@ -105,6 +83,7 @@ class LmdbStore(Store):
                 self._environment.refresh()
                 known = self._environment.contents
                 self._contents = known if isinstance(known, Contents) else Contents(self.layout)
+                self._file = PageFile(self._environment, self._contents, self._identity)
                 self._check_identity()
                 self._environment.contents = self._contents
         except CorruptCache as error:
@@ -135,8 +114,10 @@ class LmdbStore(Store):
         self, samples: np.ndarray, lengths: np.ndarray, checksums: np.ndarray, buffer: np.ndarray
     ) -> np.ndarray:
         """Copy payloads back to back; see `Store.get`."""
+        self._check_open()
         contents, ids = self._contents, samples.tolist()
-        if not (contents.more and any(map(contents.more.__contains__, ids))):
+        several = contents.images or (contents.more and any(map(contents.more.__contains__, ids)))
+        if not several:
             try:
                 found = self._get_cells(samples, lengths, buffer)
             except (IndexError, TypeError, ValueError):
@@ -147,21 +128,24 @@ class LmdbStore(Store):
 
     def get_one(self, sample: int, length: int, checksum: int) -> bytes | None:
         """The payload of one sample."""
-        if self._closed:
-            self._open()
+        self._check_open()
         contents = self._contents
         try:
             page, begin = contents.pages.item(sample), contents.begins.item(sample)
-            with self._environment.reader() as reader:
-                if sample in contents.more:
-                    payload = b"".join(self._pieces(reader, contents.places(sample), length))
-                else:
+            several, image = sample in contents.more, contents.images.get(page)
+            if image is not None and not several:
+                payload = bytes(image[begin : begin + length])
+            else:
+                with self._environment.reader() as reader:
                     get: Get = reader.get
-                    payload = bytes(get(_page_key(page))[begin : begin + length])
+                    if several:
+                        payload = b"".join(self._pieces(get, sample, length))
+                    else:
+                        payload = bytes(get(page_key(page))[begin : begin + length])
         except (IndexError, TypeError):
             return None
         except lmdb.Error as error:
-            raise self._translated(error) from error
+            raise self._file.typed(error) from error
         return payload if digest(payload, self.seed + sample) == checksum else None
 
     def remove(self, samples: Sequence[int]) -> None:
@@ -178,7 +162,8 @@ class LmdbStore(Store):
         """Keep payloads; see `Store.put`."""
         contents = self._contents
         places = self._assign(samples, lengths)
-        pages: dict[int, list[_Piece]] = {}
+        alone = len(samples) == 1
+        pages: dict[int, list[Piece]] = {}
         for cells, start, length in zip(places, starts, lengths, strict=True):
             at, end = start, start + length
             for cell in cells:
@@ -190,10 +175,15 @@ class LmdbStore(Store):
                     pages[page] = [(begin, at, stop)]
                 at = stop
         try:
-            self._write(pages, buffer.data)
+            self._file.draw(pages, buffer.data, keep=alone)
+            if not alone or len(contents.images) >= self.layout.transaction_pages:
+                self._file.flush()
         except BaseException:
             for cells in places:
                 contents.give_back(cells)
+            for page in pages:
+                if not contents.cells.is_open(page):
+                    contents.images.pop(page, None)
             raise
         contents.settle(samples, places)
 
@@ -203,12 +193,12 @@ class LmdbStore(Store):
 
     def clear(self) -> None:
         """Replace the file by an empty one and drop the saved states."""
-        self._open()
+        self._check_open()
         self._environment.recreate(self.layout.map_bytes, self.layout.page_bytes)
         self._index_file.remove()
         self._contents.become(Contents(self.layout))
         self._environment.contents = self._contents
-        self._tick()
+        self._file.tick()
 
     def save(self, index: bytes) -> None:
         """Bring the data to the disk, then the state.
@@ -216,11 +206,13 @@ class LmdbStore(Store):
         After a crash in between, the data are newer than the state: the cache looks at all
         payloads when it opens. The other order could promise payloads that never arrived.
         """
+        self._check_open()
+        self._file.flush()
         try:
             if self._durable:
-                self._open().sync(True)
+                self._environment.handle.sync(True)
             places = self._contents.encode()
-            state = _STATE.pack(self._last_transaction(), len(places)) + places + index
+            state = _STATE.pack(self._file.last_transaction, len(places)) + places + index
             self._index_file.append(state, durable=self._durable)
         except (OSError, lmdb.Error) as error:
             raise StoreFull(f"cannot save the index in {self.path}: {error}") from error
@@ -244,7 +236,7 @@ class LmdbStore(Store):
             self.claim()
             self._index_file.keep(records[records.index(saved.record) :])
         self._contents.become(contents)
-        return saved.mark == self._last_transaction()
+        return saved.mark == self._file.last_transaction
 
     def fit(self, samples: np.ndarray, lengths: np.ndarray, checksums: np.ndarray) -> bool:
         """Make the file one of the layout that is wanted; see `Store.fit`."""
@@ -274,19 +266,20 @@ class LmdbStore(Store):
         self.claim()
         while self._empty_a_page():
             pass
-        self._shed()
+        self._file.flush()
+        self._file.shed()
         self._environment.compact()
         return before_bytes - self._environment.file_bytes
 
     def version(self) -> object:
         """The last transaction, and what the index file is."""
-        return self._last_transaction(), self._index_file.version()
+        self._check_open()
+        return self._file.last_transaction, self._index_file.version()
 
     def claim(self) -> bool:
         """Keep other processes from changing the folder; see `Store.claim`."""
+        self._check_open()
         environment = self._environment
-        if self._closed:
-            self._open()
         known = environment.claimed
         environment.claim()
         if environment.contents is not self._contents:
@@ -300,7 +293,7 @@ class LmdbStore(Store):
 
     def share(self) -> Self:
         """Another handle, which has to be closed on its own."""
-        self._open()
+        self._check_open()
         environments.retain(self._environment)
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
@@ -312,10 +305,9 @@ class LmdbStore(Store):
             self._closed = True
             environments.release(self._environment)
 
-    def _open(self) -> lmdb.Environment:
+    def _check_open(self) -> None:
         if self._closed:
             raise NotAllowed(f"the cache in {self._environment.path} is closed: open it again")
-        return self._environment.handle
 
     def _get_cells(self, samples: np.ndarray, lengths: np.ndarray, buffer: np.ndarray) -> list[int]:
         """Copy payloads of one cell each; returns their checksums.
@@ -323,8 +315,6 @@ class LmdbStore(Store):
         Raises:
             IndexError, TypeError, ValueError: not all of them are there.
         """
-        if self._closed:
-            self._open()
         contents, seed = self._contents, self.seed
         keys = contents.pages[samples].view("V4").tolist()
         begins = contents.begins[samples]
@@ -342,46 +332,48 @@ class LmdbStore(Store):
                     at = end
                 return list(map(digest, payloads, seeds))
         except lmdb.Error as error:
-            raise self._translated(error) from error
+            raise self._file.typed(error) from error
 
     def _get_pieces(
         self, ids: list[int], lengths: list[int], checksums: list[int], buffer: np.ndarray
     ) -> np.ndarray:
         """Copy payloads of any number of cells, leaving the bad ones out."""
-        contents, seed, view = self._contents, self.seed, buffer.data
+        seed, view = self.seed, buffer.data
         found = np.zeros(len(ids), dtype=bool)
         at = 0
-        with self._reading() as reader:
+        with self._file.reading() as get:
             for row, (sample, length) in enumerate(zip(ids, lengths, strict=True)):
                 end = at
                 try:
-                    for piece in self._pieces(reader, contents.places(sample), length):
+                    for piece in self._pieces(get, sample, length):
                         begin, end = end, end + len(piece)
                         view[begin:end] = piece
                 except (TypeError, ValueError):
                     continue
-                if end == at + length and (digest(view[at:end], seed + sample) == checksums[row]):
+                if end == at + length and digest(view[at:end], seed + sample) == checksums[row]:
                     found[row] = True
                     at = end
         return found
 
-    def _pieces(
-        self, reader: lmdb.Transaction, cells: Sequence[int], length: int
-    ) -> list[memoryview]:
+    def _pieces(self, get: Get, sample: int, length: int) -> list[Any]:
         """The bytes of each cell of a payload of this length.
 
         Raises:
             TypeError: a page is not there.
         """
-        value_bytes = self.layout.value_bytes
-        whole = max(0, (length - 1) // value_bytes)
-        get: Get = reader.get
-        pieces = [get(_page_key(cell >> SLOT_BITS)) for cell in cells[:whole]]
-        length -= whole * value_bytes
-        for cell in cells[whole:]:
-            page, begin, width = self._contents.spot(cell)
+        contents, images = self._contents, self._contents.images
+        whole = max(0, (length - 1) // self.layout.value_bytes)
+        if whole and not images:
+            pieces = list(map(get, contents.keys(sample, whole)))
+            cells = contents.places(sample)[whole:]
+            length -= whole * self.layout.value_bytes
+        else:
+            pieces, cells = [], contents.places(sample)
+        for cell in cells:
+            page, begin, width = contents.spot(cell)
             count = min(width, length)
-            pieces.append(get(_page_key(page))[begin : begin + count])
+            content = images.get(page) or get(page_key(page))
+            pieces.append(content[begin : begin + count])
             length -= count
         return pieces
 
@@ -392,7 +384,7 @@ class LmdbStore(Store):
                 return self._contents.assign(samples, lengths)
             except PagesExhausted:
                 if not self._empty_a_page():
-                    raise self._full() from None
+                    raise self._file.full() from None
 
     def _empty_a_page(self) -> bool:
         """Move the samples of one page into free cells elsewhere; False when that cannot be."""
@@ -401,16 +393,17 @@ class LmdbStore(Store):
         if leaving is None:
             return False
         page, moves = leaving
-        with self._reading() as reader:
-            content = reader.get(_page_key(page))
-            image = bytes(content) if content is not None else bytes(self.layout.value_bytes)
-        pages: dict[int, list[_Piece]] = {}
-        for _, old, new in moves:
-            _, start, width = contents.spot(old)
-            target, begin, _ = contents.spot(new)
-            pages.setdefault(target, []).append((begin, start, start + width))
         try:
-            self._write(pages, memoryview(image))
+            image = contents.images.get(page)
+            if image is None:
+                with self._file.reading() as get:
+                    image = bytes(get(page_key(page)) or self.layout.value_bytes)
+            pages: dict[int, list[Piece]] = {}
+            for _, old, new in moves:
+                _, start, width = contents.spot(old)
+                target, begin, _ = contents.spot(new)
+                pages.setdefault(target, []).append((begin, start, start + width))
+            self._file.draw(pages, memoryview(image), keep=True)
         except BaseException:
             contents.give_back([new for _, _, new in moves])
             contents.cells.restore(page)
@@ -418,104 +411,16 @@ class LmdbStore(Store):
         for sample, old, new in moves:
             contents.move(sample, old, new)
         contents.cells.close(page)
+        if len(contents.images) >= self.layout.transaction_pages:
+            self._file.flush()
         return True
 
-    def _write(self, pages: dict[int, list[_Piece]], view: memoryview) -> None:
-        """Change pages, in transactions of bounded size; where file or disk are full, once more."""
-        changes = iter(pages.items())
-        while group := list(islice(changes, self.layout.transaction_pages)):
-            try:
-                self._change(group, view)
-            except (lmdb.MapFullError, StoreFull):
-                try:
-                    self._shed()
-                    self._change(group, view)
-                except lmdb.MapFullError as error:
-                    raise self._full() from error
-
-    def _shed(self) -> None:
-        """Give pages that hold nothing back to LMDB.
-
-        A page that a transaction frees can be used again by the next but one.
-        """
-        self._tick()
-        unused = iter(self._contents.cells.spare_pages)
-        while group := list(islice(unused, self.layout.transaction_pages)):
-            with self._writing() as writer:
-                for page in group:
-                    writer.delete(_page_key(page))
-        self._tick()
-        self._tick()
-
-    def _change(self, group: Iterable[tuple[int, list[_Piece]]], view: memoryview) -> None:
-        whole = self.layout.value_bytes
-        holds_others = self._contents.cells.holds_others
-        with self._writing() as writer:
-            for page, pieces in group:
-                key = _page_key(page)
-                begin, start, stop = pieces[0]
-                if stop - start == whole:
-                    writer.put(key, view[start:stop])
-                    continue
-                stored = writer.get(key) if holds_others(page, len(pieces)) else None
-                image = bytearray(whole if stored is None else stored)
-                for begin, start, stop in pieces:
-                    image[begin : begin + stop - start] = view[start:stop]
-                writer.put(key, image)
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[lmdb.Transaction]:
-        self._open()
-        try:
-            with self._environment.reader() as transaction:
-                yield transaction
-        except lmdb.Error as error:
-            raise self._translated(error) from error
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[lmdb.Transaction]:
-        self._check_values()
-        try:
-            with self._open().begin(write=True, buffers=True) as transaction:
-                yield transaction
-        except lmdb.MapFullError:
-            raise
-        except lmdb.Error as error:
-            raise self._translated(error) from error
-
-    def _check_values(self) -> None:
-        """Once before the first write: LMDB trusts the header of a page that it frees."""
-        unchecked = self._environment.unchecked
-        if unchecked is not None:
-            check_values(self.path / DATA_FILE, self.layout.page_bytes, unchecked)
-            self._environment.unchecked = None
-
-    def _translated(self, error: lmdb.Error) -> StorageError:
-        if isinstance(error, _DAMAGE):
-            return CorruptCache(f"{self.path}: {error}")
-        if str(error).endswith(_DISK_FULL):
-            return StoreFull(f"the disk of {self.path} took no more: {error}")
-        return StorageError(f"{self.path}: {error}")
-
-    def _last_transaction(self) -> int:
-        number: int = self._open().info()["last_txnid"]
-        return number
-
-    def _tick(self) -> None:
-        """A transaction that only counts as one."""
-        self._environment.claim()
-        with self._writing() as writer:
-            writer.put(_IDENTITY_KEY, self._identity)
-
     def _check_identity(self) -> None:
-        with self._reading() as reader:
-            found = reader.get(_IDENTITY_KEY)
-            identity = None if found is None else bytes(found)
-        entries = self._open().stat()["entries"]
-        if identity is None and not entries:
+        identity = self._file.identity()
+        if identity is None and not self._environment.handle.stat()["entries"]:
             if not self.writable:
                 raise NotAllowed(f"there is no cache in {self.path}")
-            self._tick()
+            self._file.tick()
         elif identity is None and (self.path / INDEX_FILE).exists():
             raise CorruptCache(f"{self.path} has lost its first entry")
         elif identity is None:
@@ -526,9 +431,6 @@ class LmdbStore(Store):
             if not self.writable:
                 raise NotAllowed(f"the cache in {self.path} was filled from other data")
             raise CorruptCache(f"{self.path} was filled from other data")
-
-    def _full(self) -> StoreFull:
-        return StoreFull(f"the cache file in {self.path} is full: give it a larger map")
 
 
 def _changed_elsewhere(path: Path) -> NotAllowed:

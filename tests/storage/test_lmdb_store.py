@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,27 +150,31 @@ def test_removing_works_when_the_file_is_full(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_transaction_that_finds_no_page_is_tried_again_after_two_that_free_some(
+def test_pages_that_find_no_room_are_tried_again_and_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LmdbStore(tmp_path, SMALL)
-    change, failures = store._change, [lmdb.MapFullError("forced")]
+    write, failures = store._file._write, [lmdb.MapFullError("forced")]
 
-    def failing(*args: object) -> None:
+    def failing(group: Sequence[tuple[int, object]]) -> None:
         if failures:
             raise failures.pop()
-        change(*args)
+        write(group)
 
-    monkeypatch.setattr(store, "_change", failing)
-    put(store, 1, bytes(9000))
-    assert holds(store, 1, bytes(9000))
+    monkeypatch.setattr(store._file, "_write", failing)
+    put(store, 1, bytes(3000))
+    store._file.flush()
+    assert not failures
+    assert holds(store, 1, bytes(3000))
+    put(store, 2, bytes(3000))
     failures += [lmdb.MapFullError("forced")] * 2
     with pytest.raises(StoreFull, match="larger map"):
-        put(store, 2, bytes(9000))
+        store._file.flush()
     assert not failures
-    assert store.present().tolist() == [1]
-    put(store, 2, bytes(5000))
-    assert holds(store, 2, bytes(5000))
+    assert all(holds(store, sample, bytes(3000)) for sample in (1, 2))
+    store._file.flush()
+    assert not store._contents.images
+    assert all(holds(store, sample, bytes(3000)) for sample in (1, 2))
     store.close()
 
 
@@ -227,6 +231,7 @@ def test_a_moved_page_does_not_pass(tmp_path: Path) -> None:
     first, second = bytes(9000), bytes(range(250)) * 36
     put(store, 1, first)
     put(store, 2, second)
+    store._file.flush()
     with store._environment.handle.begin(write=True) as writer:
         pages = {bytes(key): bytes(value) for key, value in writer.cursor() if len(key) == 4}
         mine = next(key for key, value in pages.items() if value == first[:4080])

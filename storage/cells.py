@@ -81,7 +81,8 @@ class Cells:
         page, slot = cell >> SLOT_BITS, cell & SLOT_MASK
         owners = self._owners[page]
         owners[slot] = NOBODY
-        if len(owners) == 1 or self._holes[len(owners)].grow(page, slot):
+        size = len(owners)
+        if size == 1 or self._holes[size].grow(page, slot):
             self.close(page)
 
     def is_open(self, page: int) -> bool:

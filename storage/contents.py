@@ -84,13 +84,19 @@ class Contents:
         if not samples:
             return
         release, pages = self.cells.release, self.pages
-        for sample in samples:
-            for cell in self.places(sample):
-                release(cell)
-            if sample < len(pages):
-                pages[sample] = NOWHERE
-            if self.more.pop(sample, None):
+        if len(samples) > 1:
+            samples = list(dict.fromkeys(samples))
+        if max(samples) >= len(pages):
+            samples = [sample for sample in samples if sample < len(pages)]
+        for head in self._heads(samples):
+            if head != NOWHERE:
+                release(head)
+        pages[samples] = NOWHERE
+        if self.more:
+            for sample in samples:
                 self._whole.pop(sample, None)
+                for cell in self.more.pop(sample, ()):
+                    release(cell)
 
     def assign(self, samples: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, ...]]:
         """Find cells for payloads of these lengths; `settle` makes them the samples'.
@@ -102,6 +108,11 @@ class Contents:
             PagesExhausted: there are not enough; nothing has changed then.
         """
         value_bytes = self.layout.value_bytes
+        pages, first, second = cut(lengths[0], value_bytes)
+        if not (pages or second) and lengths.count(lengths[0]) == len(lengths):
+            cells = self.cells.take(first, samples)
+            self._note_widths(cells, first)
+            return [(cell,) for cell in cells]
         cuts = [cut(length, value_bytes) for length in lengths]
         owners: dict[int, list[int]] = {}
         for sample, (pages, first, second) in zip(samples, cuts, strict=True):
@@ -120,8 +131,6 @@ class Contents:
             raise
         for cells_per_page, cells in taken.items():
             self._note_widths(cells, cells_per_page)
-        if len(taken) == 1 and len(cells) == len(samples):
-            return [(cell,) for cell in cells]
         of = {cells_per_page: iter(cells) for cells_per_page, cells in taken.items()}
         return [
             tuple(next(of[m]) for m in (*[1] * pages, first, second) if m)
@@ -141,9 +150,14 @@ class Contents:
             self.pages = np.full(highest + 1 + highest // 8, NOWHERE, _KEY)
             self.begins = np.zeros(len(self.pages), np.uint16)
             self.pages[:known], self.begins[:known] = pages, begins
-        spots = [self.spot(cells[0]) for cells in places]
-        self.pages[samples] = [page for page, _, _ in spots]
-        self.begins[samples] = [begin for _, begin, _ in spots]
+        if len(samples) == 1:
+            sample, [cells] = samples[0], places
+            self.pages[sample], self.begins[sample], _ = self.spot(cells[0])
+        else:
+            heads = np.array([cells[0] for cells in places], np.uint32)
+            of_samples, of_pages = np.array(samples), heads >> SLOT_BITS
+            self.pages[of_samples] = of_pages
+            self.begins[of_samples] = (heads & SLOT_MASK) * self.widths[of_pages]
         for sample, cells in zip(samples, places, strict=True):
             if len(cells) > 1:
                 self.more[sample] = list(cells[1:])
@@ -170,7 +184,7 @@ class Contents:
         further = [[sample, len(cells), *cells] for sample, cells in self.more.items()]
         arrays = (
             samples.astype("<u4"),
-            self._heads(samples).astype("<u4"),
+            np.array(self._heads(samples), "<u4"),
             np.array([number for entry in further for number in entry], "<u4"),
             self.widths.astype("<u2"),
         )
@@ -210,15 +224,18 @@ class Contents:
             at += 2 + length
         return contents
 
-    def _heads(self, samples: np.ndarray | Sequence[int]) -> np.ndarray:
-        """The first cell of each sample, uint32[k]; `NOWHERE` if none."""
+    def _heads(self, samples: np.ndarray | Sequence[int]) -> list[int]:
+        """The first cell of each sample; `NOWHERE` if none."""
+        if len(samples) == 1:
+            return self.places(int(samples[0]))[:1] or [NOWHERE]
         pages = self.pages[samples].astype(np.uint32)
         there = pages != NOWHERE
         heads = np.full(len(pages), NOWHERE, np.uint32)
         pages = pages[there]
         slots = self.begins[samples][there] // self.widths[pages]
         heads[there] = (pages << SLOT_BITS) | slots
-        return heads
+        cells: list[int] = heads.tolist()
+        return cells
 
     def _note_widths(self, cells: Sequence[int], cells_per_page: int) -> None:
         highest = max(cells) >> SLOT_BITS
@@ -236,7 +253,7 @@ class Contents:
         samples = self.present()
         further = [(cell, sample) for sample, more in self.more.items() for cell in more]
         owned = np.array(further, np.int64).reshape(-1, 2)
-        places = np.concatenate([self._heads(samples).astype(np.int64), owned[:, 0]])
+        places = np.concatenate([np.array(self._heads(samples), np.int64), owned[:, 0]])
         owners = np.concatenate([samples, owned[:, 1]])
         order = np.argsort(places)
         places, owners = places[order], owners[order]

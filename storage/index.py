@@ -24,6 +24,7 @@ class CacheIndex:
         resident_bytes: sum of the residents' declared sizes.
         pinned_bytes: sum of the pinned residents' charges.
         count: number of residents.
+        largest_cost_bytes: no resident is charged more.
     """
 
     def __init__(self, samples: int, layout: Layout) -> None:
@@ -37,6 +38,7 @@ class CacheIndex:
         self.resident_bytes = 0
         self.pinned_bytes = 0
         self.count = 0
+        self.largest_cost_bytes = 1
         self._pins: dict[int, int] = {}
 
     def add(
@@ -110,6 +112,8 @@ class CacheIndex:
             return
         sizes = self.size_bytes[samples].astype(np.int64)
         costs = self.layout.cost(sizes)
+        if sign > 0 and len(costs):
+            self.largest_cost_bytes = max(self.largest_cost_bytes, int(costs.max()))
         self.used_bytes += sign * int(costs.sum())
         self.resident_bytes += sign * int(sizes.sum())
         self.count += sign * len(samples)
@@ -120,6 +124,7 @@ class CacheIndex:
     def _count_one(self, sample: int, sign: int) -> None:
         size_bytes = self.size_bytes.item(sample)
         cost_bytes = self.layout.cost_of(size_bytes)
+        self.largest_cost_bytes = max(self.largest_cost_bytes, cost_bytes)
         self.used_bytes += sign * cost_bytes
         self.resident_bytes += sign * size_bytes
         self.count += sign

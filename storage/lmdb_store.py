@@ -19,7 +19,7 @@ import lmdb
 import numpy as np
 
 from storage import environment as environments
-from storage.cells import PagesExhausted
+from storage.cells import SLOT_BITS, SLOT_MASK, PagesExhausted
 from storage.checksum import digest, seed_of
 from storage.contents import Contents
 from storage.errors import CorruptCache, NotAllowed, StoreFull
@@ -164,15 +164,16 @@ class LmdbStore(Store):
         places = self._assign(samples, lengths)
         alone = len(samples) == 1
         pages: dict[int, list[Piece]] = {}
+        page, width = -1, 0
         for cells, start, length in zip(places, starts, lengths, strict=True):
             at, end = start, start + length
             for cell in cells:
-                page, begin, width = contents.spot(cell)
+                if cell >> SLOT_BITS != page:
+                    page = cell >> SLOT_BITS
+                    width = contents.widths.item(page)
+                    pieces = pages.setdefault(page, [])
                 stop = min(at + width, end)
-                if page in pages:
-                    pages[page].append((begin, at, stop))
-                else:
-                    pages[page] = [(begin, at, stop)]
+                pieces.append(((cell & SLOT_MASK) * width, at, stop))
                 at = stop
         try:
             self._file.draw(pages, buffer.data, keep=alone)

@@ -63,7 +63,7 @@ class Offer:
             raise ValueError("samples, starts, lengths and sizes must be of one length")
         rows = np.arange(len(samples))
         if len(samples):
-            if min(starts.min(), lengths.min(), sizes.min()) < 0:
+            if (starts | lengths | sizes).min() < 0:  # where one of them has the sign
                 raise ValueError("starts, lengths and sizes cannot be negative")
             if (starts + lengths).max() > len(buffer):
                 raise ValueError("a payload ends after the buffer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import islice
 
 import numpy as np
 
@@ -183,21 +184,18 @@ class Placement:
         if short_bytes > 0:
             offered = set(offer.samples.tolist())
             victims: list[int] = []
-            size, cost, size_of = -1, 0, index.size_bytes.item
             with closing(self.policy.victims(None)) as order:
-                for victim in order:
-                    if index.is_pinned(victim):
-                        continue
-                    if victim in offered:
+                while short_bytes > 0:
+                    # As many as are needed in any case, so that nobody is asked for in vain.
+                    some = list(islice(order, 1 + (short_bytes - 1) // index.largest_cost_bytes))
+                    if not some or not offered.isdisjoint(some):
                         return False
-                    victims.append(victim)
-                    if size_of(victim) != size:
-                        size = size_of(victim)
-                        cost = index.layout.cost_of(size)
-                    short_bytes -= cost
-                    if short_bytes <= 0:
-                        break
-                if short_bytes > 0 or not self.policy.outlasts(offer.samples[rows], victims[-1]):
+                    if index.pinned_bytes:
+                        some = [victim for victim in some if not index.is_pinned(victim)]
+                    victims += some
+                    sizes = index.size_bytes[some].astype(np.int64)
+                    short_bytes -= int(index.layout.cost(sizes).sum())
+                if not self.policy.outlasts(offer.samples[rows], victims[-1]):
                     return False
                 self.leave(np.array(victims, np.int64), "evicted")
             plan.remove(victims)
@@ -206,6 +204,8 @@ class Placement:
 
     def _admits(self, sample: int, size_bytes: int) -> bool:
         """Whether the policy admits one sample."""
+        if type(self.policy).admit is Policy.admit:
+            return True
         return bool(self.policy.admit(np.array([sample]), np.array([size_bytes]))[0])
 
     def _take_row(self, offer: Offer, row: int, plan: Plan) -> bool:

@@ -473,16 +473,22 @@ class SampleCache:
     ) -> Read:
         """The answer when not everything is there; the good payloads lie back to back."""
         index = self._index
-        rows = np.flatnonzero(resident)
-        status = np.full(len(samples), _MISS, np.uint8)
-        status[rows] = np.where(good, index.staged[found], _CORRUPT)
-        served = np.zeros(len(samples), np.int64)
-        served[rows[good]] = index.length_bytes[found[good]]
+        all_good = np.count_nonzero(good) == len(found)
+        if not all_good:
+            served = resident.copy()
+            served[resident] = good
+        else:
+            served = resident
+        status = np.where(served, index.staged[samples], _MISS).astype(np.uint8)
+        lengths = index.length_bytes[samples] * served.astype(np.int64)
+        ends = lengths.cumsum()
+        if not all_good:
+            status[resident & ~served] = _CORRUPT
         self._note(samples, status)
-        if not good.all():
+        if not all_good:
             self._settle()
             self._custody.discard(found[~good])
-        return Read(samples, np.cumsum(served) - served, served, status, int(served.sum()))
+        return Read(samples, ends - lengths, lengths, status, ends.item(-1))
 
     def _note(self, samples: np.ndarray, status: np.ndarray) -> None:
         self._log.note(samples, status)

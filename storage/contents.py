@@ -193,7 +193,7 @@ class Contents:
         return head + b"".join(array.tobytes() for array in arrays)
 
     @classmethod
-    def decode(cls, data: bytes, layout: Layout) -> Contents:
+    def decode(cls, data: bytes | memoryview, layout: Layout) -> Contents:
         """Take places back from `encode`.
 
         Raises:

@@ -7,9 +7,11 @@ takes its place.
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from storage.errors import CorruptCache
@@ -28,7 +30,7 @@ class IndexFile:
         self.path = path
         self._end: int | None = None
 
-    def append(self, state: bytes, *, durable: bool) -> None:
+    def append(self, state: bytes | memoryview, *, durable: bool) -> None:
         """Add a state.
 
         Args:
@@ -48,8 +50,8 @@ class IndexFile:
             _write(self.path, record, end, durable=durable)
             self._end = end + len(record)
 
-    def states(self) -> list[bytes]:
-        """Return all whole states, the newest first; none when there is no file.
+    def states(self) -> list[memoryview]:
+        """Return all whole states, the newest first, not copied; none when there is no file.
 
         Raises:
             CorruptCache: what is there was not written like this.
@@ -57,9 +59,9 @@ class IndexFile:
         self._end = 0
         if not self.path.exists():
             return []
-        data = self.path.read_bytes()
+        data = _read(self.path)
         at = 0
-        found: list[bytes] = []
+        found: list[memoryview] = []
         while at + _RECORD.size <= len(data):
             magic, length, checksum = _RECORD.unpack_from(data, at)
             if magic != _MAGIC:
@@ -77,7 +79,7 @@ class IndexFile:
         self._end = at
         return found[::-1]
 
-    def keep(self, states: list[bytes]) -> None:
+    def keep(self, states: Sequence[bytes | memoryview]) -> None:
         """Keep these states alone, the newest first.
 
         Raises:
@@ -98,7 +100,7 @@ class IndexFile:
         self.path.unlink(missing_ok=True)
         self._end = 0
 
-    def _replace(self, states: list[bytes], *, durable: bool) -> None:
+    def _replace(self, states: Sequence[bytes | memoryview], *, durable: bool) -> None:
         fresh = self.path.with_name(f"{self.path.name}.new")
         records = b"".join(map(_record, states))
         _write(fresh, records, 0, durable=durable)
@@ -106,8 +108,19 @@ class IndexFile:
         self._end = len(records)
 
 
-def _record(state: bytes) -> bytes:
-    return _RECORD.pack(_MAGIC, len(state), zlib.crc32(state)) + state
+def _record(state: bytes | memoryview) -> bytes:
+    return b"".join((_RECORD.pack(_MAGIC, len(state), zlib.crc32(state)), state))
+
+
+def _read(path: Path) -> memoryview:
+    """The bytes of a file, in memory that goes back to the system when nobody looks at it."""
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = memoryview(mmap.mmap(-1, max(1, size)))
+        read = 0
+        while count := file.readinto(data[read:size]):
+            read += count
+        return data[:read]
 
 
 def _write(path: Path, data: bytes, at: int, *, durable: bool) -> None:

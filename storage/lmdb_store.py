@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -235,7 +236,8 @@ class LmdbStore(Store):
         records = self._index_file.states()
         if records[0] != saved.record:
             self.claim()
-            self._index_file.keep(records[records.index(saved.record) :])
+            newer = sum(1 for _ in takewhile(saved.record.__ne__, records))
+            self._index_file.keep(records[newer:])
         self._contents.become(contents)
         return saved.mark == self._file.last_transaction
 

@@ -111,9 +111,11 @@ def _choose(store: Store, policy: Policy, before: int | None) -> tuple[Saved, Sn
 def _whole(saved: Saved, snapshot: Snapshot, store: Store) -> np.ndarray:
     """Which residents of a snapshot are in the store, as they were, bool[k]; the rest leaves it."""
     untouched = store.adopt(saved)
-    present = store.present()
     residents = snapshot.residents
-    there = np.isin(residents, present, assume_unique=True)
+    held = np.zeros(snapshot.samples, dtype=bool)
+    present = store.present()
+    held[present[: np.searchsorted(present, snapshot.samples)]] = True
+    there: np.ndarray = held[residents]
     if not untouched:
         rows = np.flatnonzero(there)
         lengths = snapshot.lengths[rows].astype(np.int64)
@@ -125,18 +127,23 @@ def _whole(saved: Saved, snapshot: Snapshot, store: Store) -> np.ndarray:
             there[part] = store.get(
                 residents[part], lengths[some], snapshot.checksums[part], buffer
             )
-    strangers = np.setdiff1d(present, residents[there], assume_unique=True)
-    store.remove(strangers.tolist())
+    kept = np.count_nonzero(there)
+    if kept < len(present):
+        named = np.zeros(present[-1] + 1, dtype=bool)
+        named[residents[there]] = True
+        store.remove(present[~named[present]].tolist())
     return there
 
 
 def _restore(
     snapshot: Snapshot, kept: np.ndarray, index: CacheIndex, policy: Policy, condition: Condition
 ) -> None:
-    condition.missing = snapshot.residents[~kept]
-    if len(condition.missing):
+    everything = np.count_nonzero(kept) == len(kept)
+    rows = slice(None) if everything else kept
+    if not everything:
+        condition.missing = snapshot.residents[~kept]
         condition.owed = snapshot
         _log.warning("cache repaired: %d samples are missing", len(condition.missing))
-    residents = snapshot.residents[kept]
-    index.add(residents, snapshot.sizes[kept], snapshot.lengths[kept], snapshot.checksums[kept])
+    residents = snapshot.residents[rows]
+    index.add(residents, snapshot.sizes[rows], snapshot.lengths[rows], snapshot.checksums[rows])
     reinstate(index, policy, snapshot, kept)

@@ -11,7 +11,7 @@ import numpy as np
 
 from storage.errors import CorruptCache
 
-_MAGIC = b"fedio cache index 3\n"
+_MAGIC = b"fedio cache index 4\n"
 _POLICY = "policy."
 _NOTE = "note."
 
@@ -47,7 +47,7 @@ class Snapshot:
     notes: dict[str, np.ndarray]
 
     def encode(self) -> bytes:
-        """Magic line, checksum, the names and shapes of all arrays as JSON, and their bytes."""
+        """Magic line, checksum, names and shapes of all arrays as JSON, and their bytes."""
         arrays = {
             "residents": self.residents,
             "sizes": self.sizes,
@@ -65,31 +65,30 @@ class Snapshot:
             "policy": self.policy,
             "arrays": [[name, a.dtype.str, a.shape] for name, a in packed.items()],
         }
-        parts = [json.dumps(head).encode(), b"\n", *(a.tobytes() for a in packed.values())]
+        encoded = json.dumps(head).encode()
+        parts = [len(encoded).to_bytes(4, "big"), encoded, *(a.tobytes() for a in packed.values())]
         data = b"".join(parts)
         return _MAGIC + zlib.crc32(data).to_bytes(4, "big") + data
 
     @classmethod
-    def decode(cls, encoded: bytes) -> Snapshot:
-        """The inverse of `encode`.
+    def decode(cls, encoded: bytes | memoryview) -> Snapshot:
+        """The inverse of `encode`; its arrays are views of the bytes, except the notes.
 
         Raises:
             CorruptCache: these are not the bytes that `encode` made.
         """
         begin = len(_MAGIC) + 4
-        data = encoded[begin:]
+        data = memoryview(encoded)[begin:]
         checksum = zlib.crc32(data).to_bytes(4, "big")
-        if encoded[:begin] != _MAGIC + checksum:
+        if bytes(encoded[:begin]) != _MAGIC + checksum:
             raise CorruptCache("the saved index is damaged")
-        end = data.index(b"\n")
-        head = json.loads(data[:end])
+        at = 4 + int.from_bytes(data[:4], "big")
+        head = json.loads(bytes(data[4:at]))
         arrays: dict[str, np.ndarray] = {}
-        at = end + 1
         for name, dtype, shape in head["arrays"]:
             count = math.prod(shape)
-            array = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
-            arrays[name] = array
-            at += array.nbytes
+            arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
+            at += arrays[name].nbytes
         return cls(
             tag=head["tag"],
             previous=head["previous"],
@@ -101,7 +100,7 @@ class Snapshot:
             checksums=arrays["checksums"],
             staged=arrays["staged"],
             columns=_named(arrays, _POLICY),
-            notes=_named(arrays, _NOTE),
+            notes={name: note.copy() for name, note in _named(arrays, _NOTE).items()},
         )
 
 

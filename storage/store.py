@@ -23,9 +23,9 @@ class Saved:
         record: how the store finds it again.
     """
 
-    index: bytes
+    index: bytes | memoryview
     mark: int
-    record: bytes = b""
+    record: bytes | memoryview = b""
 
 
 class Store(ABC):

@@ -82,7 +82,8 @@ def recover(store: Store, index: CacheIndex, policy: Policy, before: int | None)
 def reinstate(index: CacheIndex, policy: Policy, snapshot: Snapshot, kept: np.ndarray) -> None:
     """Give a policy its state back, when the samples bool[k] of a snapshot's are there."""
     if snapshot.policy == type(policy).__name__:
-        policy.restore(snapshot.columns)
+        # A policy may keep what it gets, and change it.
+        policy.restore({name: column.copy() for name, column in snapshot.columns.items()})
         policy.removed(snapshot.residents[~kept], "corrupt")
     else:
         _log.info("cache saved under policy %s starts a new order", snapshot.policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -9,6 +10,7 @@ from typing import Self
 
 import numpy as np
 
+from storage.arguments import budget, byte_counts, check_buffer, note, sample_numbers
 from storage.checksum import digest
 from storage.custody import Custody
 from storage.errors import NotAllowed
@@ -125,14 +127,15 @@ class SampleCache:
     def is_current(self) -> bool:
         """Whether nothing has changed, here or in another process, since the last save."""
         condition = self._condition
-        clean = not (self._closed or condition.changed)
-        return clean and self.store.version() == condition.version
+        with self._lock:
+            clean = not (self._closed or condition.changed)
+            return clean and self.store.version() == condition.version
 
-    @property
-    def is_outdated(self) -> bool:
-        """Whether another process has changed the cache, so that it has to be opened again."""
+    def is_outdated(self, store: Store) -> bool:
+        """Whether another process has changed the cache, as a handle on its store sees it."""
         condition = self._condition
-        return not condition.changed and self.store.version() != condition.version
+        with self._lock:
+            return not condition.changed and store.version() != condition.version
 
     @property
     def rebuilt(self) -> bool:
@@ -171,6 +174,7 @@ class SampleCache:
         with self._lock:
             self._check_open()
             samples = self._numbers(samples)
+            check_buffer(buffer, writable=True)
             index, count = self._index, len(samples)
             resident = index.resident[samples]
             all_there = np.count_nonzero(resident) == count
@@ -192,7 +196,7 @@ class SampleCache:
         with self._lock:
             if self._closed:
                 self._check_open()
-            self._check_number(sample)
+            sample = self._number(sample)
             index, status, payload = self._index, _MISS, None
             if index.resident.item(sample):
                 payload = self._custody.get_one(
@@ -237,15 +241,18 @@ class SampleCache:
                 it did take is resident.
         """
         with self._lock:
-            self._begin_change()
-            sizes = lengths if sizes is None else sizes
             samples = self._numbers(samples)
+            check_buffer(buffer, writable=False)
+            starts, lengths = byte_counts(starts), byte_counts(lengths)
+            sizes = lengths if sizes is None else byte_counts(sizes)
             stats = self._placement.stats
             if self._placement.is_full_for(samples, sizes):
+                self._check_writable()
                 stats.rejected += len(samples)
                 return np.zeros(len(samples), dtype=bool)
             spans = starts, lengths, sizes
             offer, rows = Offer.of(samples, buffer, spans, self._index.layout, self.store.seed)
+            self._begin_change()
             plan = Plan()
             taken = self._placement.decide(offer, plan)
             if not self._custody.carry_out(offer, plan):
@@ -259,8 +266,8 @@ class SampleCache:
         content = np.frombuffer(payload, np.uint8)
         length = len(content)
         with self._lock:
+            sample = self._number(sample)
             self._begin_change()
-            self._check_number(sample)
             checksum = digest(content.data, self.store.seed + sample)
             entry = sample, length, length, checksum
             if self._index.holds(*entry):
@@ -289,6 +296,8 @@ class SampleCache:
             ValueError: a sample is not missing, or the cache has changed since it was opened.
             StoreFull: the store could not take them; they are still missing.
         """
+        samples = self._numbers(samples)
+        check_buffer(buffer, writable=False)
         with self._lock:
             self._check_writable()
             owed = self._condition.owed
@@ -298,7 +307,7 @@ class SampleCache:
                 raise ValueError("only what is missing can be brought back, before any change")
             rows = np.searchsorted(owed.residents, samples)
             sizes = owed.sizes[rows]
-            spans = starts, lengths, sizes
+            spans = byte_counts(starts), byte_counts(lengths), sizes.astype(np.int64)
             offer, _ = Offer.of(samples, buffer, spans, self._index.layout, self.store.seed)
             self.store.put(
                 offer.samples.tolist(), buffer, offer.starts.tolist(), offer.lengths.tolist()
@@ -314,6 +323,7 @@ class SampleCache:
         Raises:
             NoVictim: pins or the policy hold back too much; nothing has changed then.
         """
+        need_bytes = operator.index(need_bytes)
         with self._lock:
             self._begin_change()
             short_bytes = self.used_bytes + need_bytes - self.usable_bytes
@@ -324,8 +334,8 @@ class SampleCache:
     def delete(self, samples: np.ndarray) -> None:
         """Remove samples, unknown ones ignored."""
         with self._lock:
-            self._begin_change()
             samples = np.unique(self._numbers(samples))
+            self._begin_change()
             samples = samples[self._index.resident[samples]]
             self._placement.leave(samples, "deleted")
             self._custody.remove(samples.tolist())
@@ -358,15 +368,21 @@ class SampleCache:
 
         Args:
             tag: the caller's number for this state.
-            notes: named arrays of the caller's that belong to it.
+            notes: named arrays of the caller's that belong to it, of numbers or text.
+
+        Raises:
+            StoreFull: the disk took no more; the state saved before is still in force.
+            TypeError: the tag is no integer, or a note no such array.
         """
+        tag = operator.index(tag)
+        kept = {name: note(name, value) for name, value in (notes or {}).items()}
         with self._lock:
             self._begin_change()
             index, residents, policy = self._index, self.residents, self._policy
             condition = self._condition
             if tag != condition.tag:
                 condition.tag, condition.previous = tag, condition.tag
-            condition.notes = dict(notes or {})
+            condition.notes = kept
             snapshot = Snapshot(
                 tag=tag,
                 previous=condition.previous,
@@ -393,6 +409,7 @@ class SampleCache:
         Returns:
             The victims in order, int64[k].
         """
+        budget_bytes = budget(budget_bytes)
         with self._lock:
             current = self.is_current
             self._begin_change()
@@ -512,15 +529,13 @@ class SampleCache:
             self._policy.access(samples, hit)
 
     def _numbers(self, samples: np.ndarray) -> np.ndarray:
-        samples = np.asarray(samples, np.int64)
-        # Negative numbers are huge ones when read without a sign.
-        if np.count_nonzero(samples.view(np.uint64) >= self._policy.samples):
-            raise ValueError(f"samples must be in 0..{self._policy.samples - 1}")
-        return samples
+        return sample_numbers(samples, self._policy.samples)
 
-    def _check_number(self, sample: int) -> None:
-        if not 0 <= sample < self._policy.samples:
+    def _number(self, sample: int) -> int:
+        number = operator.index(sample)
+        if not 0 <= number < self._policy.samples:
             raise ValueError(f"samples must be in 0..{self._policy.samples - 1}")
+        return number
 
     def _check_open(self) -> None:
         if self._closed:

@@ -43,9 +43,9 @@ class Cells:
         if free:
             self._holes[cells_per_page].add(page, free)
 
-    def adopted(self) -> None:
-        """All pages have been adopted: the numbers between them are free."""
-        self._next_page = max(self._owners, default=-1) + 1
+    def adopted(self, next_page: int = 0) -> None:
+        """All pages have been adopted: the other numbers below this one are free."""
+        self._next_page = max(next_page, max(self._owners, default=-1) + 1)
         self._spare_pages = [p for p in range(self._next_page - 1, -1, -1) if p not in self._owners]
 
     def take(self, cells_per_page: int, samples: Sequence[int]) -> list[int]:

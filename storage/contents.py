@@ -209,6 +209,10 @@ class Contents:
             contents.widths = np.frombuffer(data, "<u2", pages, _HEAD.size + numbers.nbytes).astype(
                 np.uint16
             )
+            if not np.isin(
+                contents.widths, [0, *(layout.value_bytes // m for m in CELLS_PER_PAGE)]
+            ).all():
+                raise ValueError("a cell has no size of ours")
             contents.pages = np.full(int(samples.max()) + 1 if count else 0, NOWHERE, _KEY)
             contents.begins = np.zeros(len(contents.pages), np.uint16)
             cells = numbers[count : count + heads]
@@ -264,5 +268,6 @@ class Contents:
         for page, (begin, end) in zip(pages.tolist(), pairwise(bounds), strict=True):
             pairs = zip(slots[begin:end], samples_of[begin:end], strict=True)
             cells.adopt(page, classes[self.widths.item(page)], pairs)
-        cells.adopted()
+        # Pages that have held something lie in the file, and are the first to be used again.
+        cells.adopted(int(np.flatnonzero(self.widths)[-1]) + 1 if self.widths.any() else 0)
         return cells

@@ -10,6 +10,7 @@ NETWORK_FILE_SYSTEMS = frozenset({
     "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "glusterfs", "gpfs", "lustre",
     "nfs", "nfs4", "ncpfs", "smb3", "smbfs",
 })  # fmt: skip
+CACHE_FILES = ("data.mdb", "lock.mdb", "index", "writer")
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
@@ -26,6 +27,10 @@ def prepare_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotAllowed(f"cannot make the cache folder {path}: {error.strerror}") from error
+    for name in CACHE_FILES:
+        file = path / name
+        if (file.exists() or file.is_symlink()) and not file.is_file():
+            raise NotAllowed(f"{file} is no plain file: name another folder")
     kind = file_system(path)
     if kind in NETWORK_FILE_SYSTEMS:
         raise NotAllowed(f"{path} is on {kind}: put the cache on a local disk")

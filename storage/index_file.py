@@ -1,12 +1,13 @@
 """The file that saved states go to: each is appended, and the last whole one counts.
 
 An append is one short write, where replacing a file would have the file system make, rename and
-forget one. A write that a crash cut short leaves the state before it in force, and the next append
-takes its place.
+forget one. A write that a crash cut short, or bytes that are no longer what they were, leave the
+states before them in force, and the next append takes their place.
 """
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import struct
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.errors import CorruptCache
+
+_log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 1 << 20
 """A file that would grow beyond this is replaced by one with the two newest states alone."""
@@ -51,10 +54,12 @@ class IndexFile:
             self._end = end + len(record)
 
     def states(self) -> list[memoryview]:
-        """Return all whole states, the newest first, not copied; none when there is no file.
+        """Return all states up to the first that is not whole, the newest first, not copied.
+
+        There are none when there is no file.
 
         Raises:
-            CorruptCache: what is there was not written like this.
+            CorruptCache: not even the first is whole.
         """
         self._end = 0
         if not self.path.exists():
@@ -64,18 +69,16 @@ class IndexFile:
         found: list[memoryview] = []
         while at + _RECORD.size <= len(data):
             magic, length, checksum = _RECORD.unpack_from(data, at)
-            if magic != _MAGIC:
-                raise CorruptCache(f"{self.path} is damaged")
             begin = at + _RECORD.size
-            if begin + length > len(data):
-                break
             state = data[begin : begin + length]
-            if zlib.crc32(state) != checksum:
-                raise CorruptCache(f"{self.path} is damaged")
+            if magic != _MAGIC or len(state) < length or _checksum(state) != checksum:
+                break
             found.append(state)
             at = begin + length
         if not found:
-            raise CorruptCache(f"{self.path} holds no whole state")
+            raise CorruptCache(f"{self.path} is damaged: it holds no whole state")
+        if at < len(data):
+            _log.warning("%s: what follows the state before is not whole, and left out", self.path)
         self._end = at
         return found[::-1]
 
@@ -91,7 +94,7 @@ class IndexFile:
         """Return what every change of the file changes."""
         try:
             found = self.path.stat()
-        except FileNotFoundError:
+        except OSError:
             return None
         return found.st_ino, found.st_size
 
@@ -109,7 +112,12 @@ class IndexFile:
 
 
 def _record(state: bytes | memoryview) -> bytes:
-    return b"".join((_RECORD.pack(_MAGIC, len(state), zlib.crc32(state)), state))
+    return b"".join((_RECORD.pack(_MAGIC, len(state), _checksum(state)), state))
+
+
+def _checksum(state: bytes | memoryview) -> int:
+    """Not 0 for an empty state: zeros are what a disk has where nothing was written."""
+    return zlib.crc32(state, zlib.crc32(_MAGIC))
 
 
 def _read(path: Path) -> memoryview:

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import lmdb
-import numpy as np
 
 from storage.claim import Claim
 from storage.errors import CorruptCache, NotAllowed
@@ -47,8 +46,7 @@ class Environment:
         contents: what lies in the file as far as this process knows; None when it has to look.
         owner: what this process keeps about the file beside its contents; None when nothing yet.
         references: how many handles there are.
-        unchecked: the pages of values that `check_values` should see before they are freed; None
-            when it has. Whoever lets it look sets this.
+        values_checked: `check_values` has seen the file since it was opened; set by who lets it.
         changed_outside: how often another process was found to have changed the file.
         claimed: this process is the one that writes; while suspended, it will be once more.
         last_use: the number of the last use, among those of all environments.
@@ -57,7 +55,7 @@ class Environment:
     __slots__ = (
         "_claim", "_file", "_handle", "_lost", "_mark", "_transaction",
         "changed_outside", "claimed", "contents", "last_use", "lock", "map_bytes", "owner",
-        "page_bytes", "path", "read_only", "references", "unchecked",
+        "page_bytes", "path", "read_only", "references", "values_checked",
     )  # fmt: skip
 
     def __init__(self, path: Path, map_bytes: int, page_bytes: int, *, read_only: bool) -> None:
@@ -68,7 +66,7 @@ class Environment:
         self.lock = threading.RLock()
         self.contents: object = None
         self.owner: object = None
-        self.unchecked: np.ndarray | None = None
+        self.values_checked = False
         self.references = 0
         self.changed_outside = 0
         self.claimed = False
@@ -272,6 +270,9 @@ class Environment:
                 self._claim.take()
             elif self.read_only and not writable(self.path):
                 self._claim.keep_writers_away()
+            if not self.read_only:
+                # What `compact` leaves when it is killed.
+                (self.path / f"{DATA_FILE}.new").unlink(missing_ok=True)
             look = _look(self.path / DATA_FILE)
             unchanged = look == self._mark
             if known is not None and not unchanged:
@@ -282,9 +283,8 @@ class Environment:
                 handle = open_lmdb(*form, read_only=self.read_only)
             else:
                 written = self._claim.held_elsewhere()
-                handle, runs = open_checked(*form, read_only=self.read_only, written=written)
-                # A copy, without the pages that they were read from.
-                self.unchecked = runs.copy() if len(runs) else None
+                handle = open_checked(*form, read_only=self.read_only, written=written)
+                self.values_checked = False
             self._file = _look(self.path / DATA_FILE)[:1]
         self._compare(handle)
         return handle

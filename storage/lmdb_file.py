@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.errors import CorruptCache, StoreFull
+from storage.layout import LARGE_PAGE_BYTES, SMALL_PAGE_BYTES, Layout
 from storage.lmdb_pages import (
     FIRST_PAGE,
     HEADER_BYTES,
@@ -38,7 +39,7 @@ _NO_SUBFOLDER = 0x4000
 """A flag of the environment, kept with those of the free tree: the path names the file itself."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_PAGE_BYTES = frozenset(512 << power for power in range(7))
+_PAGE_BYTES = (SMALL_PAGE_BYTES, LARGE_PAGE_BYTES)
 _NO_RUNS = np.empty((0, 2), np.int64)
 
 
@@ -127,18 +128,18 @@ def check_values(path: Path, page_bytes: int, runs: np.ndarray) -> None:
         _require_runs(Pages(path, file.fileno(), page_bytes, end), runs)
 
 
-def page_bytes_of(path: Path) -> int | None:
-    """The size of the pages of a data file, as it says; None where there is no such file."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            head = file.read(_META.size)
-    except OSError:
+def layout_of(path: Path) -> Layout | None:
+    """The size of pages and map of a data file, as it says; None where there is no such file."""
+    if not path.is_file():
         return None
+    with path.open("rb", buffering=0) as file:
+        head = file.read(_META.size)
     if len(head) < _META.size:
         return None
-    _, _, *kind, _, free, _, _, _ = _META.unpack(head)
+    _, _, *kind, map_bytes, free, _, _, _ = _META.unpack(head)
     page_bytes = Tree(*_TREE.unpack(free)).pad
-    return page_bytes if kind == [_MAGIC, _VERSION] and page_bytes in _PAGE_BYTES else None
+    ours = kind == [_MAGIC, _VERSION] and page_bytes in _PAGE_BYTES
+    return Layout(page_bytes, map_bytes) if ours else None
 
 
 def last_transaction(path: Path, page_bytes: int) -> int:

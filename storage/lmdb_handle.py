@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
-import numpy as np
 
 from storage.errors import CorruptCache, NotAllowed, StorageError, StoreFull
 from storage.lmdb_file import check, create, last_transaction
@@ -35,7 +34,7 @@ class TooManyFiles(NotAllowed):
 
 def open_checked(
     folder: Path, map_bytes: int, page_bytes: int, *, read_only: bool, written: bool
-) -> tuple[lmdb.Environment, np.ndarray]:
+) -> lmdb.Environment:
     """Open the LMDB file of a folder after making sure that this cannot end the process.
 
     Args:
@@ -45,9 +44,6 @@ def open_checked(
         read_only: see `open_lmdb`.
         written: another process may be writing it at the moment.
 
-    Returns:
-        LMDB's environment, and the pages that `check_values` has not looked at; see `check`.
-
     Raises:
         CorruptCache: it is damaged.
         NotAllowed, lmdb.Error, OSError: see `open_lmdb`.
@@ -56,17 +52,18 @@ def open_checked(
     # It may be larger than its budget, and its last pages never written, but not by so much.
     limit_bytes = max(map_bytes, 2 * data.stat().st_size)
     if not written:
-        runs = check(data, page_bytes, limit_bytes)
-        return open_lmdb(folder, map_bytes, page_bytes, read_only=read_only), runs
+        check(data, page_bytes, limit_bytes)
+        return open_lmdb(folder, map_bytes, page_bytes, read_only=read_only)
     # LMDB leaves alone what a reader sees: the check goes on as long as one is reading.
     last_transaction(data, page_bytes)
     handle = open_lmdb(folder, map_bytes, page_bytes, read_only=read_only)
     try:
         with handle.begin():
-            return handle, check(data, page_bytes, limit_bytes)
+            check(data, page_bytes, limit_bytes)
     except BaseException:
         handle.close()
         raise
+    return handle
 
 
 def open_lmdb(

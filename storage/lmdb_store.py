@@ -8,10 +8,10 @@ again meanwhile.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +26,7 @@ from storage.contents import Contents
 from storage.errors import CorruptCache, NotAllowed, StoreFull
 from storage.index_file import IndexFile
 from storage.layout import Layout
-from storage.lmdb_file import page_bytes_of
+from storage.lmdb_file import layout_of
 from storage.lmdb_handle import DATA_FILE
 from storage.page_file import Get, PageFile, Piece, page_key
 from storage.store import Saved, Store
@@ -34,7 +34,7 @@ from storage.store import Saved, Store
 INDEX_FILE = "index"
 
 _VERSION = b"\x02"
-_STATE = struct.Struct(">QQ")
+_STATE = struct.Struct(">16sQ")
 
 
 class LmdbStore(Store):
@@ -66,33 +66,21 @@ class LmdbStore(Store):
                 it, what was saved survives the end of the process, by SIGKILL too.
             read_only: nothing is written; the folder may be one that cannot be.
         """
-        found = page_bytes_of(Path(path) / DATA_FILE) or layout.page_bytes
         self.wanted = layout
-        self.layout = replace(layout, page_bytes=found)
+        self.layout = layout_of(Path(path) / DATA_FILE) or layout
         self.writable = not read_only
         self._durable = durable
         self._environment, self.rebuilt_reason = environments.acquire(
-            path, layout.map_bytes, found, read_only=read_only
+            path, layout.map_bytes, self.layout.page_bytes, read_only=read_only
         )
         self.lock = self._environment.lock
         self._index_file = IndexFile(self._environment.path / INDEX_FILE)
-        self._identity = _VERSION + identity
+        self._identity = _VERSION + hashlib.sha256(identity).digest()
         self.seed = seed_of(self._identity)
         self._closed = False
         try:
             with self.lock:
-                self._environment.refresh()
-                known = self._environment.contents
-                self._contents = known if isinstance(known, Contents) else Contents(self.layout)
-                self._file = PageFile(self._environment, self._contents, self._identity)
-                self._check_identity()
-                self._environment.contents = self._contents
-        except CorruptCache as error:
-            if read_only:
-                self.close()
-                raise
-            self.rebuilt_reason = str(error)
-            self.clear()
+                self._take_up()
         except BaseException:
             self.close()
             raise
@@ -196,11 +184,8 @@ class LmdbStore(Store):
     def clear(self) -> None:
         """Replace the file by an empty one and drop the saved states."""
         self._check_open()
-        self._environment.recreate(self.layout.map_bytes, self.layout.page_bytes)
+        self._empty()
         self._index_file.remove()
-        self._contents.become(Contents(self.layout))
-        self._environment.contents = self._contents
-        self._file.tick()
 
     def save(self, index: bytes) -> None:
         """Bring the data to the disk, then the state.
@@ -214,7 +199,7 @@ class LmdbStore(Store):
             if self._durable:
                 self._environment.handle.sync(True)
             places = self._contents.encode()
-            state = _STATE.pack(self._file.last_transaction, len(places)) + places + index
+            state = _STATE.pack(self._file.mark(), len(places)) + places + index
             self._index_file.append(state, durable=self._durable)
         except (OSError, lmdb.Error) as error:
             raise StoreFull(f"cannot save the index in {self.path}: {error}") from error
@@ -225,8 +210,8 @@ class LmdbStore(Store):
         for record in self._index_file.states():
             if len(record) < _STATE.size:
                 raise CorruptCache(f"{self.path / INDEX_FILE} is damaged")
-            transaction, places = _STATE.unpack_from(record)
-            found.append(Saved(record[_STATE.size + places :], transaction, record))
+            mark, places = _STATE.unpack_from(record)
+            found.append(Saved(record[_STATE.size + places :], mark, record))
         return found
 
     def adopt(self, saved: Saved) -> bool:
@@ -239,26 +224,30 @@ class LmdbStore(Store):
             newer = sum(1 for _ in takewhile(saved.record.__ne__, records))
             self._index_file.keep(records[newer:])
         self._contents.become(contents)
-        return saved.mark == self._file.last_transaction
+        return saved.mark == self._file.mark()
 
     def fit(self, samples: np.ndarray, lengths: np.ndarray, checksums: np.ndarray) -> bool:
         """Make the file one of the layout that is wanted; see `Store.fit`."""
-        layout = self.wanted
-        if layout.page_bytes == self.layout.page_bytes:
+        layout, before = self.wanted, self.layout
+        if layout.page_bytes == before.page_bytes:
             self.layout = layout
             self._contents.relayout(layout)
-            too_large = layout.map_bytes < self._environment.file_bytes
-            if too_large:
+            # Also a file that is just not too large has no room left to be written.
+            room_bytes = layout.map_bytes - layout.reserved_pages * layout.page_bytes
+            shrinks = layout.map_bytes < before.map_bytes
+            moves = shrinks and self._environment.file_bytes > room_bytes
+            if moves:
                 self.compact()
-            if too_large or self._environment.map_bytes != layout.map_bytes:
+            if moves or self._environment.map_bytes != layout.map_bytes:
                 self._environment.resize(layout.map_bytes)
-            return too_large
+            return moves
         # Only where a budget crosses the border between small and large pages, so it is small.
         buffer = np.empty(int(lengths.sum()), np.uint8)
         found = self.get(samples, lengths, checksums, buffer)
         samples, lengths = samples[found], lengths[found]
         self.layout = layout
-        self.clear()
+        # The saved states stay: they tell whoever comes after a crash that there was something.
+        self._empty()
         starts = np.cumsum(lengths) - lengths
         self.put(samples.tolist(), buffer, starts.tolist(), lengths.tolist())
         return True
@@ -271,6 +260,7 @@ class LmdbStore(Store):
             pass
         self._file.flush()
         self._file.shed()
+        self._file.rename()
         self._environment.compact()
         return before_bytes - self._environment.file_bytes
 
@@ -307,6 +297,29 @@ class LmdbStore(Store):
         if not self._closed:
             self._closed = True
             environments.release(self._environment)
+
+    def _take_up(self) -> None:
+        """Know what this process knows of the file, and make sure that it is ours."""
+        environment = self._environment
+        environment.refresh()
+        known = environment.contents
+        self._contents = known if isinstance(known, Contents) else Contents(self.layout)
+        self._file = PageFile(environment, self._contents, self._identity)
+        try:
+            self._check_identity()
+        except CorruptCache as error:
+            if not self.writable:
+                raise
+            self.rebuilt_reason = str(error)
+            self.clear()
+        environment.contents = self._contents
+
+    def _empty(self) -> None:
+        self._environment.recreate(self.layout.map_bytes, self.layout.page_bytes)
+        self._contents.become(Contents(self.layout))
+        self._environment.contents = self._contents
+        self._file.tick()
+        self._file.rename()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -424,6 +437,7 @@ class LmdbStore(Store):
             if not self.writable:
                 raise NotAllowed(f"there is no cache in {self.path}")
             self._file.tick()
+            self._file.rename()
         elif identity is None and (self.path / INDEX_FILE).exists():
             raise CorruptCache(f"{self.path} has lost its first entry")
         elif identity is None:

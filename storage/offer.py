@@ -58,14 +58,14 @@ class Offer:
             ValueError: arrays of different lengths, a payload outside the buffer, or a size above
                 4 GiB.
         """
-        starts, lengths, sizes = (np.asarray(a, np.int64) for a in spans)
+        starts, lengths, sizes = spans
         if not len(samples) == len(starts) == len(lengths) == len(sizes):
             raise ValueError("samples, starts, lengths and sizes must be of one length")
         rows = np.arange(len(samples))
         if len(samples):
             if (starts | lengths | sizes).min() < 0:  # where one of them has the sign
                 raise ValueError("starts, lengths and sizes cannot be negative")
-            if (starts + lengths).max() > len(buffer):
+            if ((starts > len(buffer)) | (lengths > len(buffer) - starts)).any():
                 raise ValueError("a payload ends after the buffer")
             if sizes.max() > LARGEST_SIZE_BYTES:
                 raise ValueError("no sample may have more than 4 GiB")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from storage.arguments import budget, byte_counts
 from storage.cache import SampleCache
 from storage.errors import NotAllowed
 from storage.layout import Layout
@@ -41,7 +42,7 @@ class Recipe:
         try:
             with store.lock:
                 live = store.owner
-                if isinstance(live, SampleCache) and not live.is_outdated:
+                if isinstance(live, SampleCache) and not live.is_outdated(store):
                     return self._join(live, store, policy)
                 cache = SampleCache(store, self.budget_bytes, policy, before, recipe=self.open)
                 store.owner = cache
@@ -97,12 +98,13 @@ def open_cache(  # noqa: PLR0913 - options, by name
             it keeps no state before `before`.
         CorruptCache: the cache cannot be trusted, and is `read_only`.
     """
+    budget_bytes = budget(budget_bytes)
     if path is None:
         return SampleCache(MemoryStore(), budget_bytes, policy, before)
     if payload_bytes is None:
         layout = Layout.for_budget(budget_bytes)
     else:
-        layout = Layout.for_payloads(payload_bytes)
+        layout = Layout.for_payloads(byte_counts(payload_bytes))
     recipe = Recipe(
         path=str(Path(path).absolute()),
         budget_bytes=budget_bytes,

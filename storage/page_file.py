@@ -16,12 +16,12 @@ import lmdb
 from storage.contents import Contents
 from storage.environment import Environment
 from storage.errors import CorruptCache, StorageError, StoreFull
-from storage.lmdb_file import check_values
+from storage.lmdb_file import check, check_values
 from storage.lmdb_handle import DATA_FILE
 
 page_key = struct.Struct(">I").pack
 
-_IDENTITY_KEY = b"\x00"
+_IDENTITY_KEY, _NAME_KEY = b"\x00", b"\x01"
 _DAMAGE = (
     lmdb.BadTxnError,
     lmdb.CorruptedError,
@@ -129,11 +129,11 @@ class PageFile:
         A page that a transaction frees can be used again by the next but one.
         """
         self.tick()
-        unused = iter(self._contents.cells.spare_pages)
+        unused = iter(self._unused())
         while group := list(islice(unused, self._contents.layout.transaction_pages)):
             with self._writing() as writer:
-                for page in group:
-                    writer.delete(page_key(page))
+                for key in group:
+                    writer.delete(key)
         self.tick()
         self.tick()
 
@@ -149,6 +149,19 @@ class PageFile:
             found = get(_IDENTITY_KEY)
             return None if found is None else bytes(found)
 
+    def mark(self) -> bytes:
+        """What no other state of this file has, nor any of another file."""
+        with self.reading() as get:
+            return bytes(get(_NAME_KEY) or b"") + self.last_transaction.to_bytes(8, "big")
+
+    def rename(self) -> None:
+        """Give the file another name, so that it differs from all states of before.
+
+        LMDB numbers the transactions of a compacted file anew.
+        """
+        with self._writing() as writer:
+            writer.put(_NAME_KEY, os.urandom(8))
+
     def typed(self, error: lmdb.Error) -> StorageError:
         """What went wrong."""
         if isinstance(error, _DAMAGE):
@@ -160,6 +173,17 @@ class PageFile:
     def full(self) -> StoreFull:
         """The error of a file that is full."""
         return StoreFull(f"the cache file in {self.path} is full: give it a larger map")
+
+    def _unused(self) -> list[bytes]:
+        """The keys of all pages in the file that hold no sample."""
+        is_open = self._contents.cells.is_open
+        with self._environment.reader() as reader:
+            keys = [bytes(key) for key in reader.cursor().iternext(values=False)]
+        return [
+            key
+            for key in keys
+            if len(key) == len(page_key(0)) and not is_open(int.from_bytes(key, "big"))
+        ]
 
     def _drop_unused(self) -> None:
         images, is_open = self._contents.images, self._contents.cells.is_open
@@ -198,8 +222,9 @@ class PageFile:
 
     def _check_values(self) -> None:
         """Once before the first write: LMDB trusts the header of a page that it frees."""
-        unchecked = self._environment.unchecked
-        if unchecked is not None:
-            data = self.path / DATA_FILE
-            check_values(data, self._contents.layout.page_bytes, unchecked)
-            self._environment.unchecked = None
+        environment = self._environment
+        if not environment.values_checked:
+            data, page_bytes = self.path / DATA_FILE, environment.page_bytes
+            runs = check(data, page_bytes, 2 * max(environment.map_bytes, environment.file_bytes))
+            check_values(data, page_bytes, runs)
+            environment.values_checked = True

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 
+from storage.arguments import budget
 from storage.errors import NoVictim
 from storage.index import CacheIndex
 from storage.layout import Layout, usable_bytes
@@ -23,10 +24,8 @@ class Placement:
     """
 
     def __init__(self, budget_bytes: int, policy: Policy) -> None:
-        if budget_bytes < 0:
-            raise ValueError("a budget cannot be negative")
-        self.budget_bytes = budget_bytes
-        self.usable_bytes = usable_bytes(budget_bytes)
+        self.budget_bytes = budget(budget_bytes)
+        self.usable_bytes = usable_bytes(self.budget_bytes)
         self.policy = policy
         self.index = CacheIndex(policy.samples, Layout.for_budget(budget_bytes))
         self.stats = CacheStats()
@@ -130,8 +129,6 @@ class Placement:
 
     def resize(self, budget_bytes: int) -> list[int]:
         """Take on another budget; returns the victims."""
-        if budget_bytes < 0:
-            raise ValueError("a budget cannot be negative")
         self.budget_bytes = budget_bytes
         self.usable_bytes = usable_bytes(budget_bytes)
         self.index.relayout(Layout.for_budget(budget_bytes))

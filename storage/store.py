@@ -24,7 +24,7 @@ class Saved:
     """
 
     index: bytes | memoryview
-    mark: int
+    mark: object
     record: bytes | memoryview = b""
 
 

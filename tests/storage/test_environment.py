@@ -28,7 +28,6 @@ from storage import lmdb_handle, open_limit
 from storage.claim import Claim
 from storage.environment import Environment
 from storage.errors import CorruptCache, NotAllowed, StoreFull
-from storage.lmdb_file import check_values
 
 MAP_BYTES = 1 << 20
 PAGE_BYTES = 4096
@@ -363,25 +362,6 @@ def test_a_folder_that_is_gone_can_be_made_again(tmp_path: Path, opened: Open) -
     put(same, b"k", b"again")
     assert get(environment, b"k") == b"again"
     environments.release(same)
-
-
-def test_the_pages_of_values_that_were_not_checked_are_named(
-    tmp_path: Path, opened: Open, neighbour: Neighbour
-) -> None:
-    neighbour(write, tmp_path, b"k", b"v" * 3000)
-    environment = opened(tmp_path)
-    assert environment.unchecked is not None
-    assert len(environment.unchecked) == 1
-    check_values(tmp_path / "data.mdb", PAGE_BYTES, environment.unchecked)
-    environment.unchecked = None
-    suspend(environment)
-    assert get(environment, b"k") == b"v" * 3000
-    assert environment.unchecked is None
-    suspend(environment)
-    neighbour(write, tmp_path, b"other", b"v" * 3000)
-    assert get(environment, b"k") == b"v" * 3000
-    assert environment.unchecked is not None
-    assert len(environment.unchecked) == 2
 
 
 def test_a_damaged_file_is_recreated_by_the_next_to_open_it(tmp_path: Path, opened: Open) -> None:

@@ -57,15 +57,39 @@ def test_what_holds_no_index_is_damaged(file: IndexFile, content: bytes) -> None
         file.states()
 
 
-@pytest.mark.parametrize("at", [30, -1])
-def test_a_flipped_byte_anywhere_is_damage(file: IndexFile, at: int) -> None:
+@pytest.mark.parametrize("at", [0, 8, 30])
+def test_a_flipped_byte_in_the_first_is_damage(file: IndexFile, at: int) -> None:
     file.append(b"first" * 10, durable=False)
-    file.append(b"second", durable=False)
+    flip(file, at)
+    with pytest.raises(CorruptCache):
+        file.states()
+
+
+@pytest.mark.parametrize("at", [-1, -7, -12, -17])
+def test_after_a_flipped_byte_the_states_before_it_count(file: IndexFile, at: int) -> None:
+    for state in (b"first", b"second", b"third"):
+        file.append(state, durable=False)
+    flip(file, at)
+    file = IndexFile(file.path)
+    assert file.states() == [b"second", b"first"]
+    file.append(b"fourth", durable=False)
+    assert IndexFile(file.path).states() == [b"fourth", b"second", b"first"]
+
+
+def test_bytes_that_never_reached_the_disk_cost_the_newest_alone(file: IndexFile) -> None:
+    file.append(b"first", durable=False)
+    whole = file.path.stat().st_size
+    file.append(b"second" * 9, durable=False)
+    data = file.path.read_bytes()
+    for reached in range(whole, len(data)):
+        file.path.write_bytes(data[:reached] + bytes(len(data) - reached))
+        assert IndexFile(file.path).states() == [b"first"]
+
+
+def flip(file: IndexFile, at: int) -> None:
     data = bytearray(file.path.read_bytes())
     data[at] ^= 1
     file.path.write_bytes(data)
-    with pytest.raises(CorruptCache):
-        file.states()
 
 
 def test_states_can_be_dropped_from_the_newest_on(file: IndexFile) -> None:

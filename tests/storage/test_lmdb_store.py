@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import signal
 from collections.abc import Callable, Sequence
@@ -287,6 +288,20 @@ def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
         open_cache(file, 1 << 20, POLICIES["lru"](10))
     with pytest.raises(NotAllowed, match="cannot make"):
         open_cache(file / "below", 1 << 20, POLICIES["lru"](10))
+
+
+@pytest.mark.parametrize("name", ["data.mdb", "index", "writer", "lock.mdb"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
+def test_what_is_no_plain_file_is_refused(tmp_path: Path, name: str, kind: str) -> None:
+    file = tmp_path / name
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to(file)
+    with pytest.raises(NotAllowed, match="no plain file"):
+        open_cache(tmp_path, 1 << 20, POLICIES["lru"](10))
 
 
 MOUNTS = """\

@@ -235,3 +235,39 @@ def test_a_reader_of_a_folder_changes_nothing(tmp_path: Path) -> None:
                 change()
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".mdb"}
     assert before == after
+
+
+def _put_and_save(folder: Path, first: int, last: int, tag: int) -> None:
+    with opened(folder) as cache:
+        put(cache, range(first, last))
+        cache.save(tag)
+
+
+def test_what_others_wrote_is_not_taken_for_damage(tmp_path: Path) -> None:
+    _in("fork", _put_and_save, tmp_path, 0, 60, 1)
+    old = opened(tmp_path)
+    _in("fork", _put_and_save, tmp_path, 60, 160, 2)
+    for _ in range(3):
+        with opened(tmp_path) as cache:
+            assert (cache.tag, len(cache)) == (2, 160)
+    with opened(tmp_path) as cache:
+        put(cache, range(160, 170))
+        assert not cache.rebuilt
+        assert len(cache) == 170
+        cache.save(3)
+    old.close()
+
+
+def test_a_failed_opening_leaves_nothing_open(tmp_path: Path) -> None:
+    mine, theirs = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path, theirs))
+    child.start()
+    mine.recv()
+    for _ in range(2):
+        with pytest.raises(NotAllowed, match="being written"):
+            open_cache(tmp_path, BUDGET, POLICIES["lru"](SAMPLES), identity="other")
+    os.kill(child.pid or 0, signal.SIGKILL)
+    child.join()
+    with open_cache(tmp_path, BUDGET, POLICIES["lru"](SAMPLES), identity="other") as cache:
+        assert "other data" in cache.rebuilt_reason
+        put(cache, range(3))

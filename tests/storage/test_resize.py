@@ -103,3 +103,63 @@ def test_what_was_not_saved_is_not_saved_by_compacting(tmp_path: Path) -> None:
     with open_cache(tmp_path, 1 << 20, POLICIES["lru"](9)) as cache:
         assert cache.tag == 1
         assert set(cache.residents) | set(cache.missing) == {1}
+
+
+def test_pages_that_held_something_before_it_was_reopened_are_given_back(tmp_path: Path) -> None:
+    data = tmp_path / "data.mdb"
+    with open_cache(tmp_path, 4 << 20, POLICIES["lru"](4000)) as cache:
+        for sample in range(1100):
+            cache.put(sample, bytes([sample % 251]) * 3000)
+        cache.delete(np.arange(3, 4000))
+        cache.save(1)
+    with open_cache(tmp_path, 1 << 20, POLICIES["lru"](4000)) as cache:
+        assert data.stat().st_size <= 1 << 20
+        cache.compact()
+        assert data.stat().st_size < 100_000
+        assert cache.residents.tolist() == [0, 1, 2]
+        assert cache.get(2) == bytes([2]) * 3000
+
+
+@pytest.mark.parametrize("count", range(240, 252))
+def test_a_file_just_below_its_new_size_can_still_be_written(tmp_path: Path, count: int) -> None:
+    with open_cache(tmp_path, 3 << 20, POLICIES["lru"](4000)) as cache:
+        for sample in range(count):
+            cache.put(sample, bytes([sample % 251]) * 4000)
+        cache.compact()
+        cache.resize(1 << 20)
+        for sample in range(2000, 2060):
+            assert cache.put(sample, b"z" * 4000)
+        cache.save(1)
+        assert cache.stats.evicted_for_room == 0
+        assert (tmp_path / "data.mdb").stat().st_size <= 1 << 20
+
+
+def test_after_compacting_an_older_state_is_not_taken_for_what_lies_there(tmp_path: Path) -> None:
+    with open_cache(tmp_path, 1 << 20, POLICIES["lru"](100)) as cache:
+        for sample in range(20):
+            cache.put(sample, bytes([sample]) * 3000)
+        cache.save(1)
+        for sample in range(20):
+            cache.put(sample, bytes([sample + 100]) * 3000)
+        cache.compact()
+        for turn in range(60):  # LMDB numbers its transactions anew, and passes the saved number
+            cache.put(0, bytes([turn]) * 3000)
+            cache.store._file.flush()
+    with open_cache(tmp_path, 1 << 20, POLICIES["lru"](100)) as cache:
+        assert cache.tag == 1
+        kept = cache.residents.tolist()
+        assert sorted([*kept, *cache.missing.tolist()]) == list(range(20))
+        assert all(cache.get(sample) == bytes([sample]) * 3000 for sample in kept)
+        assert cache.stats.corrupt == 0
+
+
+def test_who_dies_between_two_page_sizes_leaves_a_report(tmp_path: Path) -> None:
+    with open_cache(tmp_path, 4 << 20, POLICIES["lru"](100)) as cache:
+        for sample in range(50):
+            cache.put(sample, bytes(3000))
+        cache.save(1)
+        cache.put(60, b"unsaved")
+        cache.resize(8 << 20)
+    with open_cache(tmp_path, 8 << 20, POLICIES["lru"](100)) as cache:
+        assert len(cache) == 0
+        assert "pages of 4096 bytes" in cache.rebuilt_reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,11 @@ def _beside_pytorch(experiment: Experiment) -> Row:
         grid = InlineGrid(list(nodes), ThisProcess(nodes, config))
         arrays = Central(experiment).initial_arrays
         steps = experiment.training.local_steps
-        request = ConfigRecord({SERVER_ROUND: 1, LOCAL_STEPS: steps})
-        content = RecordDict({ARRAYS: arrays, CONFIG: request})
+        rounds = count(1)
 
         def ours() -> None:
+            request = ConfigRecord({SERVER_ROUND: next(rounds), LOCAL_STEPS: steps})
+            content = RecordDict({ARRAYS: arrays, CONFIG: request})
             replies = grid.send_and_receive([Message(content, node, "train") for node in nodes])
             if any(reply.has_error() for reply in replies):
                 raise RuntimeError("a client failed")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,12 @@ def main(grid: Grid, context: Context) -> None:
     plan: dict[str, Any] = json.loads(str(context.run_config["plan"]))
     with np.load(plan["arrays"], allow_pickle=False) as stored:
         arrays = ArrayRecord({name: pack(stored[name]) for name in stored.files})
-    config = ConfigRecord({SERVER_ROUND: 1, LOCAL_STEPS: plan["local_steps"]})
-    content = RecordDict({ARRAYS: arrays, CONFIG: config})
+    rounds, steps = count(1), plan["local_steps"]
+
+    def content() -> RecordDict:
+        config = ConfigRecord({SERVER_ROUND: next(rounds), LOCAL_STEPS: steps})
+        return RecordDict({ARRAYS: arrays, CONFIG: config})
+
     nodes = _wait_for_nodes(grid, plan["clients"])
     inline_nodes = node_ids(plan["clients"])
     run_config = {"experiment": plan["experiment"], "overrides": ""}
@@ -59,8 +64,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         inline = InlineGrid(list(inline_nodes), pool)
         ours, flower = in_turns(
-            lambda: _round(inline, list(inline_nodes)[: plan["cohort"]], content),
-            lambda: _round(grid, nodes[: plan["cohort"]], content),
+            lambda: _round(inline, list(inline_nodes)[: plan["cohort"]], content()),
+            lambda: _round(grid, nodes[: plan["cohort"]], content()),
         )
     finally:
         pool.close()

@@ -69,9 +69,11 @@ class SampleCache:
         with self._lock:
             self._condition = recover(store, self._index, policy, before)
             self._custody = Custody(store, self._placement, self._condition)
+            self._condition.version = store.version()
             if store.writable:
-                self._custody.remove(self._placement.shrink())
-                if self._fit():
+                victims = self._placement.shrink()
+                self._custody.remove(victims)
+                if self._fit() or victims:
                     self._save_again()
                 store.release_claim()
             self._condition.version = store.version()

@@ -149,6 +149,8 @@ class LmdbStore(Store):
         lengths: Sequence[int],
     ) -> None:
         """Keep payloads; see `Store.put`."""
+        if not samples:
+            return
         contents = self._contents
         places = self._assign(samples, lengths)
         alone = len(samples) == 1

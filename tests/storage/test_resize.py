@@ -163,3 +163,28 @@ def test_who_dies_between_two_page_sizes_leaves_a_report(tmp_path: Path) -> None
     with open_cache(tmp_path, 8 << 20, POLICIES["lru"](100)) as cache:
         assert len(cache) == 0
         assert "pages of 4096 bytes" in cache.rebuilt_reason
+
+
+@pytest.mark.parametrize("after", BUDGETS)
+@pytest.mark.parametrize("before", BUDGETS)
+def test_an_empty_cache_takes_on_any_budget(tmp_path: Path, before: int, after: int) -> None:
+    with open_cache(tmp_path, before, POLICIES["lru"](9)) as cache:
+        cache.save(1)
+        assert len(cache.resize(after)) == 0
+        assert cache.put(3, b"three")
+        cache.save(2)
+    with open_cache(tmp_path, before, POLICIES["lru"](9)) as cache:
+        assert (cache.tag, cache.get(3)) == (2, b"three")
+
+
+def test_what_a_smaller_budget_evicted_on_opening_stays_away(tmp_path: Path, watch: Watch) -> None:
+    watched = watch(tmp_path, 3 << 20, samples=SAMPLES)
+    fill(watched, 0, 500)
+    watched.cache.save(1)
+    watched.cache.close()
+    with open_cache(tmp_path, 1 << 20, POLICIES["lru"](SAMPLES)) as cache:
+        kept = cache.residents.tolist()
+        assert cache.is_current
+    with open_cache(tmp_path, 3 << 20, POLICIES["lru"](SAMPLES)) as cache:
+        assert cache.residents.tolist() == kept
+        assert len(cache.missing) == 0

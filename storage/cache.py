@@ -46,7 +46,7 @@ class SampleCache:
         budget_bytes: what the cache may take in all.
         policy: a fresh policy over the n samples.
         before: go back to the newest saved state with a tag below this one; None: to the newest.
-        recipe: opens the cache in another process, where a handle is unpickled.
+        recipe: opens the cache with a budget in another process, where a handle is unpickled.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SampleCache:
         budget_bytes: int,
         policy: Policy,
         before: int | None = None,
-        recipe: Callable[[], SampleCache] | None = None,
+        recipe: Callable[[int], SampleCache] | None = None,
     ) -> None:
         self.store = store
         self._policy = policy
@@ -456,11 +456,11 @@ class SampleCache:
                 self._closed = True
                 self.store.close()
 
-    def __reduce__(self) -> tuple[Callable[[], SampleCache], tuple[()]]:
+    def __reduce__(self) -> tuple[Callable[[int], SampleCache], tuple[int]]:
         """Another process opens the cache anew, as it was saved; see `open_cache`."""
         if self._recipe is None:
             raise TypeError("a cache that was not opened with open_cache cannot be pickled")
-        return self._recipe, ()
+        return self._recipe, (self.budget_bytes,)
 
     def __enter__(self) -> Self:
         return self

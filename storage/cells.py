@@ -128,11 +128,6 @@ class Cells:
         if free:
             self._holes[len(owners)].add(page, free)
 
-    @property
-    def spare_pages(self) -> list[int]:
-        """Pages that have held samples and hold none."""
-        return list(self._spare_pages)
-
     def _take_pages(self, samples: Sequence[int]) -> list[int]:
         spare = self._spare_pages
         if len(self._owners) + len(samples) > self.most_pages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +30,12 @@ class Recipe:
     durable: bool
     read_only: bool
 
-    def open(self) -> SampleCache:
-        """Open it at the newest saved state."""
-        return self.open_with(self.policy(), None)
+    def open(self, budget_bytes: int) -> SampleCache:
+        """Open it with a budget, at the newest saved state."""
+        recipe = self
+        if self.layout == Layout.for_budget(self.budget_bytes):
+            recipe = replace(self, layout=Layout.for_budget(budget_bytes))
+        return replace(recipe, budget_bytes=budget_bytes).open_with(self.policy(), None)
 
     def open_with(self, policy: Policy, before: int | None) -> SampleCache:
         """Open it with a fresh policy, at the newest state with a tag below `before`."""

@@ -56,7 +56,7 @@ def test_a_page_without_samples_serves_another_class() -> None:
         cells.take(5, [3])
     for cell in taken:
         cells.release(cell)
-    assert cells.spare_pages == [0]
+    assert not cells.is_open(0)
     assert len(cells.take(5, [3, 4, 5, 6, 7])) == 5
 
 

@@ -43,10 +43,11 @@ class Cells:
         if free:
             self._holes[cells_per_page].add(page, free)
 
-    def adopted(self, next_page: int = 0) -> None:
-        """All pages have been adopted: the other numbers below this one are free."""
-        self._next_page = max(next_page, max(self._owners, default=-1) + 1)
-        self._spare_pages = [p for p in range(self._next_page - 1, -1, -1) if p not in self._owners]
+    def adopted(self, in_file: Sequence[int]) -> None:
+        """All pages have been adopted; of those in the file, the others are used first."""
+        free = [page for page in in_file if page not in self._owners]
+        self._spare_pages = sorted(free, reverse=True)
+        self._next_page = max((*in_file, *self._owners), default=-1) + 1
 
     def take(self, cells_per_page: int, samples: Sequence[int]) -> list[int]:
         """Assign a cell of this class to each sample.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +30,7 @@ class Contents:
         more: the further cells of samples that have several.
         widths: the bytes of a cell in each page, uint16[pages seen].
         images: pages that are newer than the file.
+        in_file: gives the numbers of all pages in the file, used or not.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -39,6 +40,7 @@ class Contents:
         self.more: dict[int, list[int]] = {}
         self.widths = np.empty(0, np.uint16)
         self.images: dict[int, bytes | bytearray | memoryview] = {}
+        self.in_file: Callable[[], list[int]] = list
         self._whole: dict[int, list[bytes]] = {}
         self._cells: Cells | None = None
 
@@ -57,7 +59,7 @@ class Contents:
 
     def become(self, other: Contents) -> None:
         """Be what another one is, for all who know this one."""
-        self.__dict__.update(other.__dict__)
+        self.__dict__.update(other.__dict__ | {"in_file": self.in_file})
 
     def present(self) -> np.ndarray:
         """The samples that are there, ascending, int64[k]."""
@@ -268,6 +270,5 @@ class Contents:
         for page, (begin, end) in zip(pages.tolist(), pairwise(bounds), strict=True):
             pairs = zip(slots[begin:end], samples_of[begin:end], strict=True)
             cells.adopt(page, classes[self.widths.item(page)], pairs)
-        # Pages that have held something lie in the file, and are the first to be used again.
-        cells.adopted(int(np.flatnonzero(self.widths)[-1]) + 1 if self.widths.any() else 0)
+        cells.adopted(self.in_file())
         return cells

@@ -20,6 +20,7 @@ from storage.lmdb_file import check, check_values
 from storage.lmdb_handle import DATA_FILE
 
 page_key = struct.Struct(">I").pack
+_KEY_BYTES = 4
 
 _IDENTITY_KEY, _NAME_KEY = b"\x00", b"\x01"
 _DAMAGE = (
@@ -59,6 +60,7 @@ class PageFile:
         self._environment = environment
         self._contents = contents
         self._identity = identity
+        contents.in_file = self._numbers
 
     @property
     def path(self) -> Path:
@@ -129,11 +131,12 @@ class PageFile:
         A page that a transaction frees can be used again by the next but one.
         """
         self.tick()
-        unused = iter(self._unused())
+        is_open = self._contents.cells.is_open
+        unused = (page for page in self._numbers() if not is_open(page))
         while group := list(islice(unused, self._contents.layout.transaction_pages)):
             with self._writing() as writer:
-                for key in group:
-                    writer.delete(key)
+                for page in group:
+                    writer.delete(page_key(page))
         self.tick()
         self.tick()
 
@@ -174,16 +177,11 @@ class PageFile:
         """The error of a file that is full."""
         return StoreFull(f"the cache file in {self.path} is full: give it a larger map")
 
-    def _unused(self) -> list[bytes]:
-        """The keys of all pages in the file that hold no sample."""
-        is_open = self._contents.cells.is_open
+    def _numbers(self) -> list[int]:
+        """The numbers of all pages in the file."""
         with self._environment.reader() as reader:
-            keys = [bytes(key) for key in reader.cursor().iternext(values=False)]
-        return [
-            key
-            for key in keys
-            if len(key) == len(page_key(0)) and not is_open(int.from_bytes(key, "big"))
-        ]
+            keys = map(bytes, reader.cursor().iternext(values=False))
+            return [int.from_bytes(key, "big") for key in keys if len(key) == _KEY_BYTES]
 
     def _drop_unused(self) -> None:
         images, is_open = self._contents.images, self._contents.cells.is_open

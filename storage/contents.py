@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,18 @@ NOWHERE = 0xFFFFFFFF
 _KEY = np.dtype(">u4")
 _pack_key = struct.Struct(">I").pack
 _HEAD = struct.Struct(">QIIII")
+
+
+class Route(NamedTuple):
+    """The pages of one payload.
+
+    Attributes:
+        keys: of all, in the order of its bytes.
+        parts: what is taken of the last ones; the others are whole.
+    """
+
+    keys: list[bytes]
+    parts: list[slice]
 
 
 class Contents:
@@ -41,7 +54,7 @@ class Contents:
         self.widths = np.empty(0, np.uint16)
         self.images: dict[int, bytes | bytearray | memoryview] = {}
         self.in_file: Callable[[], list[int]] = list
-        self._whole: dict[int, list[bytes]] = {}
+        self._routes: dict[int, Route] = {}
         self._cells: Cells | None = None
 
     @property
@@ -73,13 +86,22 @@ class Contents:
         slot = self.begins.item(sample) // self.widths.item(page)
         return [(page << SLOT_BITS) | slot, *self.more.get(sample, ())]
 
-    def keys(self, sample: int, pages: int) -> list[bytes]:
-        """The keys of the whole pages, so many, that a sample begins with."""
-        keys = self._whole.get(sample)
-        if keys is None:
-            cells = self.places(sample)[:pages]
-            keys = self._whole[sample] = [_pack_key(cell >> SLOT_BITS) for cell in cells]
-        return keys
+    def route(self, sample: int, length: int) -> Route:
+        """How to read a payload of this length; that of several cells is found once."""
+        route = self._routes.get(sample)
+        if route is None:
+            keys, parts = [], []
+            for cell in self.places(sample):
+                page, begin, width = self.spot(cell)
+                count = min(width, length)
+                keys.append(_pack_key(page))
+                if width < self.layout.value_bytes or count < width:
+                    parts.append(slice(begin, begin + count))
+                length -= count
+            route = Route(keys, parts)
+            if len(keys) > 1:
+                self._routes[sample] = route
+        return route
 
     def forget(self, samples: Sequence[int]) -> None:
         """Give up the cells of samples, unknown ones ignored; the file is not touched."""
@@ -96,7 +118,7 @@ class Contents:
         pages[samples] = NOWHERE
         if self.more:
             for sample in samples:
-                self._whole.pop(sample, None)
+                self._routes.pop(sample, None)
                 for cell in self.more.pop(sample, ()):
                     release(cell)
 
@@ -166,7 +188,7 @@ class Contents:
 
     def move(self, sample: int, old: int, new: int) -> None:
         """The bytes of one cell lie in another now."""
-        self._whole.pop(sample, None)
+        self._routes.pop(sample, None)
         if self.places(sample)[0] == old:
             page, begin, _ = self.spot(new)
             self.pages[sample], self.begins[sample] = page, begin

@@ -379,21 +379,15 @@ class LmdbStore(Store):
         Raises:
             TypeError: a page is not there.
         """
-        contents, images = self._contents, self._contents.images
-        whole = max(0, (length - 1) // self.layout.value_bytes)
-        if whole and not images:
-            pieces = list(map(get, contents.keys(sample, whole)))
-            cells = contents.places(sample)[whole:]
-            length -= whole * self.layout.value_bytes
+        route, images = self._contents.route(sample, length), self._contents.images
+        if images:
+            numbers = (int.from_bytes(key, "big") for key in route.keys)
+            pages = [images.get(n) or get(k) for n, k in zip(numbers, route.keys, strict=True)]
         else:
-            pieces, cells = [], contents.places(sample)
-        for cell in cells:
-            page, begin, width = contents.spot(cell)
-            count = min(width, length)
-            content = images.get(page) or get(page_key(page))
-            pieces.append(content[begin : begin + count])
-            length -= count
-        return pieces
+            pages = list(map(get, route.keys))
+        for row, part in enumerate(route.parts, len(pages) - len(route.parts)):
+            pages[row] = pages[row][part]
+        return pages
 
     def _assign(self, samples: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, ...]]:
         """Find cells, and make pages free while there are too few."""

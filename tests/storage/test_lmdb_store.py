@@ -21,6 +21,10 @@ from storage.filesystem import file_system, prepare_folder
 Watch = Callable[..., Any]
 
 
+def payload(sample: int, size: int) -> bytes:
+    return np.random.default_rng((sample, size, 0)).bytes(size)
+
+
 SMALL = Layout(4096, 1 << 20)
 
 
@@ -270,6 +274,21 @@ def test_payloads_of_any_length_come_back_in_another_handle(
     put(store, 5, content)
     assert all(holds(store, sample, content) for sample in (4, 5))
     store.close()
+
+
+def test_what_was_read_stays_as_it_was_and_no_reader_stays_behind(
+    tmp_path: Path, watch: Watch
+) -> None:
+    watched = watch(tmp_path, 1 << 20)
+    watched.offer([1, 2], [3000, 50_000])
+    buffer = np.empty(53_000, np.uint8)
+    read, one = watched.cache.read(np.array([1, 2]), buffer), watched.cache.get(2)
+    for version in range(1, 9):
+        watched.offer([1, 2], [3000, 50_000], version)
+        assert "no active readers" in watched.cache.store._environment.handle.readers()
+    assert read.lengths.tolist() == [3000, 50_000]
+    assert buffer.tobytes() == payload(1, 3000) + payload(2, 50_000)
+    assert one == payload(2, 50_000)
 
 
 def test_an_lmdb_file_of_another_program_is_left_alone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -123,6 +124,28 @@ def test_of_data_newer_than_the_saved_state_only_what_is_proved_comes_back(
     again.check()
     assert again.hits(again.cache.residents.tolist()) == [True] * (30 - len(missing))
     assert again.hits([*missing, 40, 41, 42]) == [False] * (len(missing) + 3)
+
+
+def test_a_page_that_was_lost_while_closed_is_reported_on_opening(
+    tmp_path: Path, watch: Watch
+) -> None:
+    first = watch(tmp_path, BUDGET)
+    fill(first)
+    first.cache.save(1)
+    taken = dict(first.taken)
+    first.cache.close()
+    with lmdb.open(str(tmp_path), map_size=BUDGET) as file, file.begin(write=True) as writer:
+        lost = [bytes(key) for key in writer.cursor().iternext(values=False) if len(key) == 4][2:5]
+        for key in lost:
+            writer.delete(key)
+    again = watch(tmp_path, BUDGET)
+    again.taken = taken
+    missing = again.cache.missing.tolist()
+    assert 0 < len(missing) < 30
+    assert sorted([*missing, *again.cache.residents.tolist()]) == list(range(30))
+    assert again.hits(again.cache.residents.tolist()) == [True] * (30 - len(missing))
+    assert again.cache.stats.corrupt == 0
+    again.check()
 
 
 def test_a_value_that_is_gone_while_open_is_a_miss_and_forgotten(

@@ -249,7 +249,7 @@ class SampleCache:
             sizes = lengths if sizes is None else byte_counts(sizes)
             stats = self._placement.stats
             if self._placement.is_full_for(samples, sizes):
-                self._check_writable()
+                self._check_owner()
                 stats.rejected += len(samples)
                 return np.zeros(len(samples), dtype=bool)
             spans = starts, lengths, sizes
@@ -543,12 +543,15 @@ class SampleCache:
         if self._closed:
             raise NotAllowed("this cache is closed: open it again")
 
-    def _check_writable(self) -> None:
+    def _check_owner(self) -> None:
         self._check_open()
         if self._pid != os.getpid():
             raise NotAllowed("a forked process can only read this cache: open it there")
         if not self.store.writable:
             raise NotAllowed("this cache is open read-only: open it for writing")
+
+    def _check_writable(self) -> None:
+        self._check_owner()
         if self.store.claim() and self.store.version() != self._condition.version:
             self.store.release_claim()
             raise NotAllowed("another process has changed this cache: open it again")

@@ -62,8 +62,9 @@ class LmdbStore(Store):
             path: the folder.
             layout: of a file that is made; one that is there keeps its pages until it is `fit`.
             identity: names what the samples are; a folder filled from other ones is emptied.
-            durable: saving waits for the disk, so that it survives the loss of the machine. Without
-                it, what was saved survives the end of the process, by SIGKILL too.
+            durable: saving waits for the disk, so that it survives the loss of the machine, as long
+                as nothing is changed after it. Without it, what was saved survives the end of the
+                process, by SIGKILL too.
             read_only: nothing is written; the folder may be one that cannot be.
         """
         self.wanted = layout

@@ -90,8 +90,9 @@ def open_cache(  # noqa: PLR0913 - options, by name
             stays within the budget (from 1 MiB up).
         identity: names what the samples are (data set, client, form): a folder that was filled
             from other samples is emptied, never trusted.
-        durable: `save` waits for the disk, so that it survives the loss of the machine; without it,
-            it survives the end of the process, however that ends.
+        durable: `save` waits for the disk, so that it survives the loss of the machine, as long as
+            nothing is changed after it; without it, it survives the end of the process, however
+            that ends.
         read_only: nothing is changed, not even to repair; the medium may be one that cannot be.
         before: go back to the newest saved state with a tag below this one; None: to the newest.
             At least the two newest states are kept.

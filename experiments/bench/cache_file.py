@@ -77,12 +77,18 @@ def rows(scale: Scale = FULL) -> Iterator[Row]:
 
 
 def _write_amplification(scale: Scale, work: Work, transaction: int) -> Iterator[Row]:
-    """Bytes that go to write calls, per payload byte, while as much leaves as comes in."""
+    """Bytes that go to write calls, per payload byte, while as much leaves as comes in.
+
+    Before each part all residents are read in random order, so that those which leave next lie
+    scattered: what came together would otherwise leave together, which suits our pages too well.
+    """
     most = min(scale.part_samples, scale.part_bytes // work.mean)
     count = max(1, most // transaction) * transaction
     with filled(work, transaction, (PY_LMDB,)) as sides:
         written: list[list[float]] = [[] for _ in sides.all]
         for _ in range(REPETITIONS):
+            for sample in sides.stream.recent(len(sides.ours), len(sides.ours)).tolist():
+                sides.ours.get(sample)
             batches = sides.stream.batches(sides.stream.fresh(count), transaction)
             payload_bytes = sum(int(batch.lengths.sum()) for batch in batches)
             for cache, figures in zip(sides.all, written, strict=True):

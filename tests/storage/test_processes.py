@@ -271,3 +271,20 @@ def test_a_failed_opening_leaves_nothing_open(tmp_path: Path) -> None:
     with open_cache(tmp_path, BUDGET, POLICIES["lru"](SAMPLES), identity="other") as cache:
         assert "other data" in cache.rebuilt_reason
         put(cache, range(3))
+
+
+def test_who_only_declines_keeps_nobody_from_writing(tmp_path: Path) -> None:
+    with open_cache(tmp_path, 100_000, POLICIES["static"](SAMPLES), identity="data") as cache:
+        put(cache, range(SAMPLES))
+        cache.save(1)
+        before = len(cache)
+        cache.offer(np.array([199]), content(199), np.array([0]), np.array([SIZE]))
+        assert len(cache) == before
+        _in("fork", _delete_and_save, tmp_path)
+        assert not cache.is_current
+
+
+def _delete_and_save(folder: Path) -> None:
+    with open_cache(folder, 100_000, POLICIES["static"](SAMPLES), identity="data") as cache:
+        cache.delete(cache.residents[:3])
+        cache.save(2)

@@ -59,7 +59,7 @@ class SampleCache:
     ) -> None:
         self.store = store
         self._policy = policy
-        self._placement = Placement(budget_bytes, policy)
+        self._placement = Placement.within(budget_bytes, policy)
         self._index = self._placement.index
         self._recipe = recipe
         self._lock = store.lock

@@ -113,8 +113,8 @@ class Custody:
             self.remove(samples.tolist())
 
     def _make_room(self, need_bytes: int, samples: Sequence[int], lengths: Sequence[int]) -> None:
-        layout = self._index.layout
-        need_bytes += 2 * sum(map(layout.cost_of, lengths)) + 4 * layout.page_bytes
+        need_bytes += 2 * sum(map(self._index.layout.cost_of, lengths))
+        need_bytes += 4 * self._store.wanted.page_bytes
         victims = self._placement.evict_for_room(need_bytes, samples)
         _log.warning("the store is full below its budget: %d more evicted", len(victims))
         self._store.remove(victims)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Protocol
 
-from storage.layout import Layout
+import numpy as np
 
 LARGEST_SIZE_BYTES = 2**32 - 1
 """Sizes and lengths are kept in four bytes each."""
+
+
+class Charges(Protocol):
+    """What samples are charged for their declared sizes; `Layout` is one."""
+
+    def cost(self, size_bytes: np.ndarray) -> np.ndarray:
+        """Of sizes int64[k], int64[k]."""
+        ...
+
+    def cost_of(self, size_bytes: int) -> int:
+        """Of one size."""
+        ...
 
 
 class CacheIndex:
@@ -27,7 +39,7 @@ class CacheIndex:
         largest_cost_bytes: no resident is charged more.
     """
 
-    def __init__(self, samples: int, layout: Layout) -> None:
+    def __init__(self, samples: int, layout: Charges) -> None:
         self.layout = layout
         self.resident = np.zeros(samples, dtype=bool)
         self.size_bytes = np.zeros(samples, np.uint32)
@@ -76,7 +88,7 @@ class CacheIndex:
         self.resident[samples] = False
         self.staged[samples] = False
 
-    def relayout(self, layout: Layout) -> None:
+    def relayout(self, layout: Charges) -> None:
         """Charge the residents by another layout."""
         self.layout = layout
         residents = self.residents
@@ -86,6 +98,15 @@ class CacheIndex:
     def cost_of(self, sample: int) -> int:
         """What a resident is charged."""
         return self.layout.cost_of(self.size_bytes.item(sample))
+
+    def costs(self, samples: np.ndarray) -> np.ndarray:
+        """What residents are charged, int64[k]."""
+        return self.layout.cost(self.size_bytes[samples].astype(np.int64))
+
+    @property
+    def has_pins(self) -> bool:
+        """Whether any sample, resident or not, is pinned."""
+        return bool(self._pins)
 
     def pin(self, samples: np.ndarray, change: int) -> None:
         """Add `change` (1 or -1) to the pins of samples, each once; pins never fall below 0."""

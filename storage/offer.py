@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.checksum import digests
-from storage.index import LARGEST_SIZE_BYTES
-from storage.layout import Layout
+from storage.index import LARGEST_SIZE_BYTES, Charges
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +32,18 @@ class Offer:
     costs: np.ndarray
     checksums: np.ndarray
 
+    @property
+    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What the index keeps of each: samples, sizes, lengths and checksums."""
+        return self.samples, self.sizes, self.lengths, self.checksums
+
     @classmethod
     def of(
         cls,
         samples: np.ndarray,
         buffer: np.ndarray,
         spans: tuple[np.ndarray, np.ndarray, np.ndarray],
-        layout: Layout,
+        charges: Charges,
         seed: int,
     ) -> tuple[Offer, np.ndarray]:
         """Check a batch; of a repeated sample the last payload counts.
@@ -48,7 +52,7 @@ class Offer:
             samples: int64[k].
             buffer: uint8[m].
             spans: starts, lengths and declared sizes, int64[k] each.
-            layout: says what they will be charged.
+            charges: says what they will be charged.
             seed: of the checksums.
 
         Returns:
@@ -75,7 +79,7 @@ class Offer:
             rows = np.searchsorted(kept, [last[sample] for sample in samples.tolist()])
             samples, starts, lengths, sizes = (a[kept] for a in (samples, starts, lengths, sizes))
         sums = digests(buffer.data, starts.tolist(), lengths.tolist(), (samples + seed).tolist())
-        return cls(samples, buffer, starts, lengths, sizes, layout.cost(sizes), sums), rows
+        return cls(samples, buffer, starts, lengths, sizes, charges.cost(sizes), sums), rows
 
 
 class Plan:

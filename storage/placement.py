@@ -5,30 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
+from typing import Self
 
 import numpy as np
 
 from storage.arguments import budget
 from storage.errors import NoVictim
-from storage.index import CacheIndex
+from storage.index import CacheIndex, Charges
 from storage.layout import Layout, usable_bytes
 from storage.offer import Offer, Plan
 from storage.policy import Policy, Why
 from storage.stats import CacheStats
+from storage.victim_queue import NOBODY
 
 
 class Placement:
     """The budget, the index and the policy of a cache; moves no payload.
 
     Every change keeps index.used_bytes <= usable_bytes, and is told to the policy and counted.
+
+    Attributes:
+        budget_bytes: what the cache may take in all.
+        usable_bytes: what the residents may be charged in all.
     """
 
-    def __init__(self, budget_bytes: int, policy: Policy) -> None:
-        self.budget_bytes = budget(budget_bytes)
-        self.usable_bytes = usable_bytes(self.budget_bytes)
+    def __init__(self, policy: Policy, usable_bytes: int, layout: Charges) -> None:
         self.policy = policy
-        self.index = CacheIndex(policy.samples, Layout.for_budget(budget_bytes))
+        self.index = CacheIndex(policy.samples, layout)
         self.stats = CacheStats()
+        self.budget_bytes = self.usable_bytes = policy.capacity_bytes = usable_bytes
+
+    @classmethod
+    def within(cls, budget_bytes: int, policy: Policy) -> Self:
+        """Return the placement of a cache of that budget, as its file is charged."""
+        layout = Layout.for_budget(budget(budget_bytes))
+        placement = cls(policy, usable_bytes(budget_bytes), layout)
+        placement.budget_bytes = budget_bytes
+        return placement
 
     def decide(self, offer: Offer, plan: Plan) -> np.ndarray:
         """Take in what may come in, as if the samples came one by one.
@@ -43,12 +56,16 @@ class Placement:
         held = self.index.resident[offer.samples]
         same = held & self._is_same(offer)
         fresh = np.flatnonzero(~held)
+        self.policy.weigh(offer.samples, offer.costs)
         asked = fresh[offer.costs[fresh] <= self.usable_bytes]
         welcome = asked[self.policy.admit(offer.samples[asked], offer.sizes[asked])]
         taken: np.ndarray = same.copy()
-        if (same == held).all() and self._take_at_once(offer, welcome, plan):
-            taken[welcome] = True
-            return taken
+        if (same == held).all():
+            if self._exchange(offer, welcome, plan, taken):
+                return taken
+            if self._take_at_once(offer, welcome, plan):
+                taken[welcome] = True
+                return taken
         admitted = np.zeros(len(held), dtype=bool)
         admitted[welcome] = True
         for row, sample in enumerate(offer.samples.tolist()):
@@ -67,6 +84,7 @@ class Placement:
             Who has to leave the store for it; None when it does not come in.
         """
         resident = self.index.resident.item(sample)
+        self.policy.weigh(np.array([sample]), np.array([self.index.layout.cost_of(size_bytes)]))
         if not resident and not self._admits(sample, size_bytes):
             return None
         return self._take(sample, size_bytes, length_bytes, checksum)
@@ -130,8 +148,10 @@ class Placement:
     def resize(self, budget_bytes: int) -> list[int]:
         """Take on another budget; returns the victims."""
         self.budget_bytes = budget_bytes
-        self.usable_bytes = usable_bytes(budget_bytes)
+        self.usable_bytes = self.policy.capacity_bytes = usable_bytes(budget_bytes)
         self.index.relayout(Layout.for_budget(budget_bytes))
+        residents = self.index.residents
+        self.policy.weigh(residents, self.index.costs(residents))
         return self.shrink()
 
     def shrink(self) -> list[int]:
@@ -167,6 +187,62 @@ class Placement:
             & (index.size_bytes[samples] == offer.sizes)
         )
         return same
+
+    def _exchange(self, offer: Offer, rows: np.ndarray, plan: Plan, taken: np.ndarray) -> bool:
+        """Take in rows that are not resident, if each costs as much as any resident.
+
+        Args:
+            offer: where the rows are.
+            rows: int64[k].
+            plan: where the changes are noted.
+            taken: bool, set where a row was taken.
+        """
+        index = self.index
+        cost_bytes = index.largest_cost_bytes
+        if index.used_bytes != index.count * cost_bytes or index.has_pins or not index.count:
+            return False
+        if not self.policy.evicts or np.count_nonzero(offer.costs[rows] != cost_bytes):
+            return False
+        free = (self.usable_bytes - index.used_bytes) // cost_bytes
+        if free:
+            taken[rows[:free]] = True
+            self._enter(offer, rows[:free], plan)
+            rows = rows[free:]
+        if len(rows):
+            incoming = offer.samples[rows].tolist()
+            left = self.policy.exchange(incoming)
+            self._account(offer, dict(zip(incoming, rows.tolist(), strict=True)), left, plan)
+            taken[rows] = np.array(left) != NOBODY
+        return True
+
+    def _account(self, offer: Offer, rows: dict[int, int], left: list[int], plan: Plan) -> None:
+        """Bring index, counters and plan up to what a policy exchanged.
+
+        Args:
+            offer: what came.
+            rows: of each incoming sample, its row.
+            left: for each who left, or `NOBODY`.
+            plan: where the changes are noted.
+        """
+        index, stats = self.index, self.stats
+        entered = [s for s, victim in zip(rows, left, strict=True) if victim != NOBODY]
+        gone = set(left)
+        stayed = [sample for sample in entered if sample not in gone]
+        old = [victim for victim in left if victim != NOBODY and victim not in rows]
+        passed = [rows[sample] for sample in entered if sample in gone]
+        passed_bytes = int(offer.sizes[passed].sum())
+        before_bytes = index.resident_bytes
+        index.remove(np.array(old, np.int64))
+        stats.evicted_samples += len(entered)
+        stats.evicted_bytes += before_bytes - index.resident_bytes + passed_bytes
+        before_bytes = index.resident_bytes
+        kept = [rows[sample] for sample in stayed]
+        index.add(*(column[kept] for column in offer.rows))
+        stats.written_samples += len(entered)
+        stats.written_bytes += index.resident_bytes - before_bytes + passed_bytes
+        stats.no_victim += len(left) - len(entered)
+        plan.remove(old)
+        plan.put(stayed, kept)
 
     def _take_at_once(self, offer: Offer, rows: np.ndarray, plan: Plan) -> bool:
         """Take in rows that are not resident, if that equals taking them one by one.
@@ -244,7 +320,7 @@ class Placement:
     def _enter(self, offer: Offer, rows: np.ndarray, plan: Plan) -> None:
         samples = offer.samples[rows]
         before_bytes = self.index.resident_bytes
-        self.index.add(samples, offer.sizes[rows], offer.lengths[rows], offer.checksums[rows])
+        self.index.add(*(column[rows] for column in offer.rows))
         self.policy.inserted(samples)
         self.stats.written_samples += len(rows)
         self.stats.written_bytes += self.index.resident_bytes - before_bytes

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from storage.victim_queue import VictimQueue
+from storage.victim_queue import NOBODY, VictimQueue
 
 Why = Literal["evicted", "overwritten", "deleted", "corrupt"]
 
@@ -22,11 +23,15 @@ class Policy(ABC):
 
     Attributes:
         evicts: whether `victims` ever names one; a policy that never does is not asked.
+        substitutes: whether `stand_ins` ever names one; a policy that never does is not asked.
         samples: how many samples there are, cached or not.
+        capacity_bytes: what the residents may be charged in all; the cache sets it, and sets it
+            again when its budget changes.
         quarantined: how many scores were no finite number and counted as the lowest.
     """
 
     evicts = True
+    substitutes = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember what it is made with, for `fresh`."""
@@ -37,6 +42,7 @@ class Policy(ABC):
     def __init__(self, samples: int) -> None:
         self._made_with: tuple[tuple[Any, ...], dict[str, Any]]
         self.samples = samples
+        self.capacity_bytes = 0
         self.quarantined = 0
 
     def fresh(self) -> Callable[[], Self]:
@@ -51,11 +57,30 @@ class Policy(ABC):
 
     @abstractmethod
     def access(self, samples: np.ndarray, hit: np.ndarray) -> None:
-        """Samples were read, in this order, each a use of its own; `hit` is bool[k]."""
+        """Samples were read, in this order, each a use of its own; `hit` is bool[k].
+
+        A request that a stand-in served is no hit, and its sample is not going to be offered.
+        """
+
+    def plan(self, order: np.ndarray) -> None:  # noqa: B027 - of no use to most policies
+        """A participation starts, and will access these samples, int64[m], in this order."""
+
+    def weigh(  # noqa: B027 - of no use to most policies
+        self, samples: np.ndarray, costs: np.ndarray
+    ) -> None:
+        """What samples are charged that are about to be offered, int64[k]; may have changed."""
 
     def admit(self, samples: np.ndarray, sizes: np.ndarray) -> np.ndarray:  # noqa: ARG002
-        """Which of the samples that are not cached may come in, bool[k]; `sizes` are charged."""
+        """Which of the samples that are not cached may come in, bool[k]; `sizes` are declared."""
         return np.ones(len(samples), dtype=bool)
+
+    def stand_ins(self, samples: np.ndarray) -> np.ndarray:
+        """Name a cached sample to serve in place of each, int64[k], or `NOBODY`.
+
+        Only asked if the policy `substitutes`, about samples that are not cached, once for each
+        request and before `access` tells of it.
+        """
+        return np.full(len(samples), NOBODY)
 
     @abstractmethod
     def victims(self, incoming: int | None) -> Generator[int, None, None]:
@@ -72,6 +97,31 @@ class Policy(ABC):
         So the cache may free room for all of them at once. False when the policy cannot tell.
         """
         return False
+
+    def exchange(self, incoming: Sequence[int]) -> list[int]:
+        """Let samples come in one by one, each for the first victim, and tell who left for each.
+
+        The cache asks this, instead of `victims`, `removed` and `inserted` for one after another,
+        where it is full, all charges are equal and nothing is pinned. So the answer must be the
+        same; it only has to come faster.
+
+        Args:
+            incoming: samples that are not cached, each once; at least one.
+
+        Returns:
+            For each its victim, which may be one that came in just before; `NOBODY` when it was
+            rejected.
+        """
+        left: list[int] = []
+        for sample in incoming:
+            with closing(self.victims(sample)) as order:
+                victim = next(order, NOBODY)
+                if victim != NOBODY:
+                    self.removed(np.array([victim]), "evicted")
+            if victim != NOBODY:
+                self.inserted(np.array([sample]))
+            left.append(victim)
+        return left
 
     @abstractmethod
     def inserted(self, samples: np.ndarray) -> None:
@@ -139,6 +189,12 @@ class ScorePolicy(Policy):
         scores, score = self.scores[incoming], self.scores.item(victim)
         before = (scores < score) | ((scores == score) & (incoming < victim))
         return not np.count_nonzero(before)
+
+    def exchange(self, incoming: Sequence[int]) -> list[int]:
+        """Go through the order once for all; only a subclass can tell what its own hooks change."""
+        if not self._is_plain:
+            return super().exchange(incoming)
+        return self._queue.exchange(incoming)
 
     def inserted(self, samples: np.ndarray) -> None:
         """Put samples into the order with the score that they have."""

@@ -81,6 +81,7 @@ def recover(store: Store, index: CacheIndex, policy: Policy, before: int | None)
 
 def reinstate(index: CacheIndex, policy: Policy, snapshot: Snapshot, kept: np.ndarray) -> None:
     """Give a policy its state back, when the samples bool[k] of a snapshot's are there."""
+    policy.weigh(snapshot.residents[kept], index.costs(snapshot.residents[kept]))
     if snapshot.policy == type(policy).__name__:
         # A policy may keep what it gets, and change it.
         policy.restore({name: column.copy() for name, column in snapshot.columns.items()})

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import heapq
+import math
 from array import array
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import numpy as np
 
 Entry = tuple[float, int]  # score, sample
+
+NOBODY = -1
+"""Stands where a sample would when there is none."""
 
 _SHORTEST_FRONT = 64
 
@@ -53,9 +57,8 @@ class VictimQueue:
             return
         if len(samples) == 1:
             sample = samples.item()
-            entry = (self._scores.item(sample), sample)
-            if entry <= border and self._cached[sample]:
-                self._join([entry])
+            if self._cached[sample]:
+                self.push(sample)
             return
         scores = self._scores[samples]
         low = scores <= border[0]
@@ -88,6 +91,69 @@ class VictimQueue:
                     yield sample
         finally:
             self._join([(scores(sample), sample) for sample in passed if cached[sample]])
+
+    def exchange(self, incoming: Sequence[int], claims: Sequence[float] | None = None) -> list[int]:
+        """Let samples come in one by one, each for the first in order.
+
+        Args:
+            incoming: samples that are not cached, each once; at least one other is.
+            claims: for each, above which score its victim must not lie, nor on it; None: it comes
+                in whoever has to leave.
+
+        Returns:
+            For each its victim, which may be one that came in just before; `NOBODY` when its claim
+            was too low.
+        """
+        left: list[int] = []
+        cached, scores = self._cached, self._scores.item
+        claims = [math.inf] * len(incoming) if claims is None else claims
+        for sample, claim in zip(incoming, claims, strict=True):
+            victim = self.pop()
+            if claim > scores(victim):
+                cached[victim] = False
+                cached[sample] = True
+                self.push(sample)
+                left.append(victim)
+            else:
+                self.push(victim)
+                left.append(NOBODY)
+        return left
+
+    def pop(self) -> int:
+        """Return the first in order, which its owner takes out of the cache now.
+
+        Raises:
+            IndexError: nothing is cached.
+        """
+        scores, cached, heap = self._scores.item, self._cached.item, self._heap
+        while True:
+            at = self._next
+            if at < len(self._front):
+                entry = self._front_scores[at], self._front[at]
+                if heap and heap[0] < entry:
+                    entry = heapq.heappop(heap)
+                else:
+                    self._next = at + 1
+            elif heap:
+                entry = heapq.heappop(heap)
+            elif self._advance(0):
+                continue
+            else:
+                raise IndexError("nothing is cached")
+            score, sample = entry
+            if cached(sample) and scores(sample) == score:
+                return sample
+
+    def push(self, sample: int) -> None:
+        """One cached sample came in, or its score changed."""
+        border = self._border
+        if border is not None:
+            entry = (self._scores.item(sample), sample)
+            if entry <= border:
+                if len(self._heap) < self._share:
+                    heapq.heappush(self._heap, entry)
+                else:
+                    self.clear()
 
     def _join(self, entries: list[Entry]) -> None:
         """Put entries below the border into the heap, unless a new front is the cheaper way."""

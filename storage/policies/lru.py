@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from storage.policy import ScorePolicy, Why
@@ -29,11 +31,18 @@ class LRU(ScorePolicy):
         scores = self.scores[incoming]
         return not np.count_nonzero((scores > 0) & (scores < self.scores.item(victim)))
 
+    def exchange(self, incoming: Sequence[int]) -> list[int]:
+        """Go through the order once for all; a subclass says so itself."""
+        if type(self) is not LRU:
+            return super().exchange(incoming)
+        self._use_unread(np.array(incoming))
+        left = self._queue.exchange(incoming)
+        self.scores[left] = 0
+        return left
+
     def inserted(self, samples: np.ndarray) -> None:
         """Put samples into the order, unread ones as used now."""
-        scores = self.scores[samples]
-        if np.count_nonzero(scores) < len(scores):
-            self._use(samples[scores == 0])
+        self._use_unread(samples)
         super().inserted(samples)
 
     def removed(self, samples: np.ndarray, why: Why) -> None:
@@ -50,6 +59,11 @@ class LRU(ScorePolicy):
         """Take the order and the number of uses back."""
         super().restore(columns)
         self._uses = int(columns["uses"])
+
+    def _use_unread(self, samples: np.ndarray) -> None:
+        scores = self.scores[samples]
+        if np.count_nonzero(scores) < len(scores):
+            self._use(samples[scores == 0])
 
     def _use(self, samples: np.ndarray) -> None:
         """Number uses one by one; of a repeated sample the last counts."""

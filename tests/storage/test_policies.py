@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from storage import LRU, POLICIES, Layout, Policy, SampleCache, ScorePolicy, open_cache
 from storage.layout import usable_bytes
+from storage.victim_queue import NOBODY
 
 NewPolicy = Callable[[str, int], Policy]
 
@@ -96,6 +97,41 @@ def test_feedback_of_any_value_is_survived(policy_name: str, new_policy: NewPoli
     policy.inserted(np.arange(5))
     policy.feedback(np.array([0, 1, 2]), np.array([np.nan, np.inf, -1.0]))
     assert len(set(drained(policy))) == len(drained(policy))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+def test_an_exchange_equals_taking_in_one_by_one(name: str, data: st.DataObject) -> None:
+    swift, steady = POLICIES[name](16), POLICIES[name](16)
+    slots = data.draw(st.integers(1, 9))
+    residents: set[int] = set()
+    for policy in (swift, steady):
+        policy.capacity_bytes = 10 * slots
+        policy.weigh(np.arange(16), np.full(16, 10))
+    for _ in range(data.draw(st.integers(1, 30))):
+        batch = data.draw(st.lists(st.integers(0, 15), min_size=1, max_size=6))
+        losses = np.array(data.draw(st.lists(st.floats(0, 3), min_size=6, max_size=6)))
+        incoming = [s for s in dict.fromkeys(batch) if s not in residents]
+        hit = np.array([sample in residents for sample in batch])
+        room = slots - len(residents) if swift.evicts else len(incoming)
+        entering, late = incoming[:room], incoming[room:]
+        for policy in (swift, steady):
+            policy.access(np.array(batch), hit)
+            policy.inserted(np.array(entering, np.int64))
+        residents.update(entering)
+        left = swift.exchange(late) if late else []
+        assert left == Policy.exchange(steady, late)
+        for sample, victim in zip(late, left, strict=True):
+            if victim != NOBODY:
+                residents.remove(victim)
+                residents.add(sample)
+        for policy in (swift, steady):
+            policy.feedback(np.array(batch), losses[: len(batch)])
+        assert drained(swift) == drained(steady)
+        columns = steady.columns()
+        for column_name, column in swift.columns().items():
+            np.testing.assert_array_equal(column, columns[column_name], column_name)
+        assert set(drained(swift)) <= residents
 
 
 def test_the_table_holds_policies() -> None:

@@ -1,0 +1,223 @@
+"""Replaying a trace: what a policy would have hit, had it been asked for the same in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.index import Charges
+from storage.offer import Offer, Plan
+from storage.placement import Placement
+from storage.policy import Policy
+from storage.trace import Stream
+from storage.victim_queue import NOBODY
+
+_HITS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it; requests = hits + substituted + misses, bytes are declared sizes.
+
+    Attributes:
+        requests: how many there were.
+        hits: demand hits, those that a stand-in served not among them.
+        substituted: requests that a stand-in served.
+        requested_bytes: of all requests.
+        hit_bytes: of the demand hits.
+        written_bytes: of what came into the cache.
+        hits_by_participation: int64[p].
+    """
+
+    requests: int
+    hits: int
+    substituted: int
+    requested_bytes: int
+    hit_bytes: int
+    written_bytes: int
+    hits_by_participation: np.ndarray
+
+
+class BySize:
+    """A charge of just the declared size."""
+
+    def cost(self, size_bytes: np.ndarray) -> np.ndarray:
+        """Of sizes int64[k], int64[k]."""
+        return size_bytes
+
+    def cost_of(self, size_bytes: int) -> int:
+        """Of one size."""
+        return size_bytes
+
+
+def replay(stream: Stream, policy: Policy, charges: Charges, usable_bytes: int) -> Outcome:
+    """Replay the requests to one cache, which is empty at the start.
+
+    Decisions are those of a `SampleCache`: a batch is read as a whole, then what was missed is
+    offered, then the policy is told the losses of what was served both here and in the recording.
+
+    Args:
+        stream: the requests.
+        policy: a fresh one over the stream's samples.
+        charges: what samples are charged for their sizes.
+        usable_bytes: what the residents may be charged in all.
+    """
+    costs = charges.cost(stream.size_bytes)
+    residency: Slots | Bytes
+    if (costs == costs[:1]).all():
+        residency = Slots(policy, costs, usable_bytes)
+    else:
+        residency = Bytes(policy, stream.size_bytes, charges, usable_bytes)
+    requests, sizes = stream.requests, stream.size_bytes
+    hit, substituted = np.zeros(len(requests), dtype=bool), 0
+    written = [requests[:0]]
+    for rows in _batches(stream, policy, residency.resident):
+        batch = requests[rows]
+        resident = residency.resident[batch]
+        hit[rows] = resident
+        served = _served(policy, batch, resident)
+        policy.access(batch, resident)
+        missed = batch[~resident] if served is batch else batch[~resident & (served == batch)]
+        substituted += len(batch) - int(np.count_nonzero(resident)) - len(missed)
+        if len(missed):
+            written.append(residency.offer(_each_once(missed)))
+        if len(stream.losses) and policy.learns:
+            _learn(policy, stream, served, rows)
+    return Outcome(
+        requests=len(requests),
+        hits=int(np.count_nonzero(hit)),
+        substituted=substituted,
+        requested_bytes=int(sizes[requests].sum()),
+        hit_bytes=int(sizes[requests[hit]].sum()),
+        written_bytes=int(sizes[np.concatenate(written)].sum()),
+        hits_by_participation=np.array(
+            [np.count_nonzero(hit[a:b]) for a, b in zip(stream.starts, stream.ends, strict=True)],
+            np.int64,
+        ),
+    )
+
+
+class Slots:
+    """Who is resident where all are charged alike: so many samples fit.
+
+    Attributes:
+        resident: bool[n].
+    """
+
+    def __init__(self, policy: Policy, costs: np.ndarray, usable_bytes: int) -> None:
+        """Start empty, with what each sample is charged, int64[n], all alike."""
+        self.resident = np.zeros(len(costs), dtype=bool)
+        self._policy, self._costs = policy, costs
+        self._free = usable_bytes // int(costs[0]) if len(costs) else 0
+        self._asks = self._free > 0
+        policy.capacity_bytes = usable_bytes
+        policy.weigh(np.arange(len(costs)), costs)
+
+    def offer(self, samples: np.ndarray) -> np.ndarray:
+        """Offer samples that are not resident, each once, int64[k]; returns those that came in."""
+        policy = self._policy
+        if not self._asks:
+            return samples[:0]
+        if type(policy).admit is not Policy.admit:
+            samples = samples[policy.admit(samples, self._costs[samples])]
+        free = self._free
+        if free:
+            first = samples[:free]
+            policy.inserted(first)
+            self.resident[first] = True
+            self._free -= len(first)
+        rest = samples[free:]
+        if not len(rest) or not policy.evicts:
+            return samples[:free]
+        exchanged = policy.exchange(rest.tolist())
+        left = np.array(exchanged)
+        if NOBODY in exchanged:
+            rest, left = rest[left != NOBODY], left[left != NOBODY]
+        # In this order: one that came in may have left for a later one.
+        self.resident[rest] = True
+        self.resident[left] = False
+        return np.concatenate([samples[:free], rest]) if free else rest
+
+
+class Bytes:
+    """Who is resident where charges differ: the placement of a cache, without payloads.
+
+    Attributes:
+        resident: bool[n].
+    """
+
+    def __init__(
+        self, policy: Policy, size_bytes: np.ndarray, charges: Charges, usable_bytes: int
+    ) -> None:
+        """Start empty, with the size of each sample, int64[n]."""
+        self._placement = Placement(policy, usable_bytes, charges)
+        self.resident = self._placement.index.resident
+        self._size_bytes, self._costs = size_bytes, charges.cost(size_bytes)
+        self._nothing = np.empty(0, np.uint8)
+
+    def offer(self, samples: np.ndarray) -> np.ndarray:
+        """Offer samples that are not resident, each once, int64[k]; returns those that came in."""
+        sizes, none = self._size_bytes[samples], np.zeros(len(samples), np.int64)
+        offer = Offer(
+            samples=samples,
+            buffer=self._nothing,
+            starts=none,
+            lengths=none,
+            sizes=sizes,
+            costs=self._costs[samples],
+            checksums=none.view(np.uint64),
+        )
+        taken: np.ndarray = samples[self._placement.decide(offer, Plan())]
+        return taken
+
+
+def _batches(stream: Stream, policy: Policy, resident: np.ndarray) -> Iterator[slice]:
+    """Yield what is read at once, in order, and plan each participation before.
+
+    Requests that are a batch each are put together up to the first miss, as long as nothing is
+    learned between them: nothing changes before that.
+    """
+    singly = len(stream.batch_starts) == len(stream.requests)
+    grouped = singly and not (len(stream.losses) and policy.learns)
+    batch_starts, batch_ends = stream.batch_starts, stream.batch_ends
+    first = 0
+    for start, end in zip(stream.starts.tolist(), stream.ends.tolist(), strict=True):
+        policy.plan(stream.requests[start:end])
+        if grouped:
+            at = start
+            while at < end:
+                there = resident[stream.requests[at : min(at + _HITS_AT_ONCE, end)]]
+                hits = int(there.argmin()) if not there.all() else len(there)
+                stop = min(at + hits + 1, end) if hits < len(there) else at + hits
+                yield slice(at, stop)
+                at = stop
+            continue
+        last = int(np.searchsorted(batch_starts, end))
+        yield from map(slice, batch_starts[first:last].tolist(), batch_ends[first:last].tolist())
+        first = last
+
+
+def _served(policy: Policy, batch: np.ndarray, resident: np.ndarray) -> np.ndarray:
+    """Return what is trained for each request, int64[k]: its sample, or who stands in for it."""
+    if not policy.substitutes or resident.all():
+        return batch
+    served = batch.copy()
+    missed = np.flatnonzero(~resident)
+    stand_ins = policy.stand_ins(batch[missed])
+    served[missed] = np.where(stand_ins == NOBODY, batch[missed], stand_ins)
+    return served
+
+
+def _learn(policy: Policy, stream: Stream, served: np.ndarray, rows: slice) -> None:
+    """Tell the policy the losses that the recording has, of what was served there too."""
+    same = served == stream.trained[rows]
+    if same.any():
+        policy.feedback(served[same], stream.losses[rows][same].astype(np.float64))
+
+
+def _each_once(samples: np.ndarray) -> np.ndarray:
+    """Return distinct samples in the order of their last places, as a cache takes an offer."""
+    last = dict.fromkeys(reversed(samples.tolist()))
+    return samples if len(last) == len(samples) else np.array(list(last))[::-1]

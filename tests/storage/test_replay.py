@@ -1,0 +1,148 @@
+"""A replay decides as the cache does, whatever the policy, the batches and the sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import POLICIES, Layout, Policy, open_cache
+from storage.layout import usable_bytes
+from storage.policy import ScorePolicy
+from storage.replay import BySize, replay
+from storage.trace import Stream
+from storage.victim_queue import NOBODY
+
+
+def stream_of(
+    participations: list[list[list[int]]], size_bytes: list[int], losses: np.ndarray | None = None
+) -> Stream:
+    """A stream of participations, each a list of batches."""
+    batches = [batch for batches in participations for batch in batches]
+    requests = np.array([sample for batch in batches for sample in batch], np.int64)
+    ends = np.cumsum([len(batch) for batch in batches])
+    lengths = [sum(len(batch) for batch in batches) for batches in participations]
+    return Stream(
+        client=0,
+        size_bytes=np.array(size_bytes, np.int64),
+        requests=requests,
+        batch_starts=np.concatenate([[0], ends[:-1]]).astype(np.int64),
+        starts=np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64),
+        rounds=np.arange(1, len(participations) + 1),
+        losses=np.empty(0, np.float32) if losses is None else losses[: len(requests)],
+    )
+
+
+def through_the_cache(stream: Stream, policy: Policy, budget_bytes: int) -> tuple[int, int, int]:
+    """Hits, stand-ins and written bytes of a real cache that is asked for the same."""
+    cache = open_cache(None, budget_bytes, policy)
+    buffer = np.zeros(1 << 20, np.uint8)
+    for start, end in zip(stream.starts, stream.ends, strict=True):
+        cache.policy.plan(stream.requests[start:end])
+        for first, last in zip(stream.batch_starts, stream.batch_ends, strict=True):
+            if start <= first < end:
+                batch = stream.requests[first:last]
+                read = cache.read(batch, buffer)
+                missed = batch[~read.served]
+                lengths = np.ones(len(missed), np.int64)
+                cache.offer(missed, buffer, 0 * lengths, lengths, stream.size_bytes[missed])
+                same = read.samples == batch
+                if len(stream.losses) and same.any():
+                    losses = stream.losses[first:last].astype(np.float64)
+                    cache.feedback(batch[same], losses[same])
+    return cache.stats.hits, cache.stats.substituted, cache.stats.written_bytes
+
+
+SAMPLES = 12
+BATCHES = st.lists(
+    st.lists(st.lists(st.integers(0, SAMPLES - 1), min_size=1, max_size=5), min_size=1, max_size=8),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+def test_a_replay_equals_the_cache(name: str, data: st.DataObject) -> None:
+    participations = data.draw(BATCHES)
+    alike = data.draw(st.booleans())
+    sizes = st.just(900) if alike else st.integers(1, 9000)
+    size_bytes = data.draw(st.lists(sizes, min_size=SAMPLES, max_size=SAMPLES))
+    losses = np.random.default_rng(0).exponential(size=200).astype(np.float32)
+    stream = stream_of(participations, size_bytes, losses if data.draw(st.booleans()) else None)
+    budget_bytes = data.draw(st.sampled_from([0, 4000, 9000, 20_000, 60_000]))
+    policies = POLICIES[name](SAMPLES), POLICIES[name](SAMPLES)
+    layout = Layout.for_budget(budget_bytes)
+    outcome = replay(stream, policies[0], layout, usable_bytes(budget_bytes))
+    hits, substituted, written = through_the_cache(stream, policies[1], budget_bytes)
+    assert (outcome.hits, outcome.substituted, outcome.written_bytes) == (
+        hits,
+        substituted,
+        written,
+    )
+    assert outcome.hits_by_participation.sum() == hits
+
+
+def test_bytes_are_counted() -> None:
+    stream = stream_of([[[0], [1], [0], [2], [1]]], [10, 20, 40])
+    outcome = replay(stream, POLICIES["lru"](3), BySize(), 50)
+    assert (outcome.requests, outcome.hits) == (5, 1)
+    assert (outcome.requested_bytes, outcome.hit_bytes) == (100, 10)
+    # 2 drives out 1 and 0 stays; 1 comes again and drives out 0.
+    assert outcome.written_bytes == 10 + 20 + 40 + 20
+
+
+def test_requests_one_by_one_equal_a_model() -> None:
+    rng = np.random.default_rng(0)
+    requests = rng.zipf(1.4, 3000) % 50
+    stream = stream_of([[[int(sample)] for sample in requests]], [1] * 50)
+    held: dict[int, None] = {}
+    hits = 0
+    for sample in requests.tolist():
+        hits += sample in held
+        held.pop(sample, None)
+        held[sample] = None
+        if len(held) > 10:
+            del held[next(iter(held))]
+    assert replay(stream, POLICIES["lru"](50), BySize(), 10).hits == hits
+
+
+class OnlyEven(ScorePolicy):
+    """Lets in samples of even numbers."""
+
+    def access(self, samples: np.ndarray, hit: np.ndarray) -> None:
+        pass
+
+    def admit(self, samples: np.ndarray, sizes: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        even: np.ndarray = samples % 2 == 0
+        return even
+
+
+def test_admission_is_asked() -> None:
+    stream = stream_of([[[0, 1], [0, 1], [2, 4], [2, 4]]], [1] * 5)
+    outcome = replay(stream, OnlyEven(5), BySize(), 2)
+    assert outcome.hits == 1 + 2
+    assert outcome.written_bytes == 3
+
+
+class Echo(POLICIES["lru"]):  # type: ignore[name-defined,misc]
+    """Lets sample 0 stand in for all."""
+
+    substitutes = True
+
+    def stand_ins(self, samples: np.ndarray) -> np.ndarray:
+        return np.full(len(samples), 0 if self._cached[0] else NOBODY)
+
+
+def test_stand_ins_are_no_demand_hits_and_are_not_offered() -> None:
+    stream = stream_of([[[0], [1], [2], [0]]], [1] * 3)
+    outcome = replay(stream, Echo(3), BySize(), 2)
+    assert (outcome.hits, outcome.substituted, outcome.written_bytes) == (1, 2, 1)
+
+
+def test_an_empty_stream_and_no_room() -> None:
+    stream = stream_of([[[0], [0]]], [5])
+    assert replay(stream, POLICIES["lru"](1), BySize(), 4).hits == 0
+    empty = Stream(0, np.ones(3, np.int64), *(np.empty(0, np.int64) for _ in range(4)))
+    assert replay(empty, POLICIES["lru"](3), BySize(), 4).requests == 0

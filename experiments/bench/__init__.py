@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from experiments.bench import cache, engine
+from experiments.bench import cache, engine, policy
 from experiments.bench.measure import Row
 
-BENCHES: dict[str, Callable[[], Iterable[Row]]] = {"engine": engine.rows, "cache": cache.rows}
+BENCHES: dict[str, Callable[[], Iterable[Row]]] = {
+    "engine": engine.rows,
+    "cache": cache.rows,
+    "policy": policy.rows,
+}
 
 __all__ = ["BENCHES", "Row"]

@@ -16,6 +16,7 @@ from clients.datapath import Batch, ClientData, ahead, batches
 from clients.meter import MeterReading
 from clients.models import build
 from clients.prepare import Federation, prepare
+from clients.recorder import Participated, Recorder
 from clients.samplers import SAMPLERS, Sampler
 from clients.shelf import Shelf
 from clients.trainer import Evaluation, Trainer
@@ -88,6 +89,11 @@ class Device:
         self._data = _client_data(host.data, indices)
         self._budget_bytes = host.experiment.cache.budget_of(int(self._data.size_bytes.sum()))
         self._memory: MemoryStore | None = None
+        self._recorder: Recorder | None = None
+        if host.experiment.engine.record_trace:
+            self._recorder = Recorder(
+                host.experiment, host.home, partition, self._data.size_bytes, self._budget_bytes
+            )
 
     def profile(self) -> ProfileClaims:
         """Return what the device says of itself before its first round."""
@@ -143,6 +149,9 @@ class Device:
                 resident_bytes=cache.resident_bytes,
             )
             counts = meter.result(cache.stats)
+            if self._recorder is not None:
+                done = Participated(server_round, order, meter.served, trained.losses, counts.hits)
+                self._recorder.write(done, sampler, cache.policy)
         return Participation(
             trained.arrays, len(data.labels), float(trained.losses.mean()), counts, claims
         )

@@ -30,10 +30,15 @@ class MeterReading:
         self._served.append(served)
         self._missed.append(missed)
 
+    @property
+    def served(self) -> np.ndarray:
+        """The samples that were trained, in order, int64 [m]."""
+        return np.concatenate(self._served)
+
     def result(self, after: CacheStats) -> Meter:
         """Return the counts, with the cache's counters as they stand now."""
         cache = after - self._before
-        served, missed = np.concatenate(self._served), np.concatenate(self._missed)
+        served, missed = self.served, np.concatenate(self._missed)
         return Meter(
             steps=len(self._served),
             trained_samples=len(served),

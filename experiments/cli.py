@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_data(
         add("data", commands.data, "Look at data sets, get them, or describe an experiment's data.")
     )
+    _add_replay(add("replay", commands.replay, "Replay a trace under policies, beside the bound."))
     bench = add("bench", commands.bench, "Measure speeds beside named references.")
     bench.add_argument("benches", nargs="*", metavar="BENCH", help="which (all)")
     _add_json(bench)
@@ -128,6 +129,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         choices=sorted(commands.TABLES["engines"]),
         help="what runs it (inline)",
     )
+    parser.add_argument("--record-trace", action="store_true", help="keep what caches were asked")
     parser.add_argument(
         "--seed", type=_seed, metavar="N", help="the run's seed (the experiment's own)"
     )
@@ -165,6 +167,35 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--target", type=_accuracy, metavar="ACC", help="accuracy to mark, 0 to 1")
     _add_out(parser, "the folder of RUN")
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "trace",
+        nargs="?",
+        default="zipf",
+        metavar="TRACE",
+        help="a trace, a run folder that has one, or a pattern such as zipf(samples=500) (zipf)",
+    )
+    parser.add_argument(
+        "--capacity",
+        action="append",
+        default=[],
+        metavar="SAMPLES,...",
+        help="of each cache: samples, a share as in 10%%, or recorded (several)",
+    )
+    parser.add_argument(
+        "--policies",
+        action="append",
+        default=[],
+        metavar="NAME,...",
+        help="names, name(key=value), module:Class, libcachesim[:NAME], or all (all)",
+    )
+    parser.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="what a pattern draws from (0)"
+    )
+    _add_out(parser, "no curves")
+    _add_json(parser)
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:

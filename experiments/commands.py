@@ -16,7 +16,7 @@ from clients.prepare import describe, load_split, prepare
 from clients.samplers import SAMPLERS
 from experiments import compare as comparison
 from experiments import doctor as checks
-from experiments import plots
+from experiments import plots, replays
 from experiments import report as reports
 from experiments.bench import BENCHES
 from experiments.bench import Row as BenchRow
@@ -35,6 +35,7 @@ from fedio.profiles import known_profiles, load_profile
 from fedio.runs import (
     CONFIG_FILE,
     FILES,
+    TRACE_FILE,
     Row,
     Run,
     RunFolder,
@@ -150,6 +151,27 @@ def data(options: argparse.Namespace) -> None:
         _write_json(options.json, facts)
 
 
+def replay(options: argparse.Namespace) -> None:
+    """Replay a trace under policies."""
+    _check_json(options.json)
+    trace = replays.find_trace(options.trace, options.seed)
+    capacities = replays.capacities_of(options.capacity, trace)
+    contenders = replays.contenders_of(options.policies, trace)
+    rows: list[Row] = []
+    for row in replays.rows(trace, contenders, capacities):
+        rows.append(row)
+        progress_console.print(
+            f"{row['policy']} at {row['setting']}: {percent(row['hit_ratio'])} hits", soft_wrap=True
+        )
+    if not rows:
+        raise RunError("nothing could be replayed")
+    replays.print_table(out_console, trace, rows)
+    if options.out:
+        for path in replays.write_curves(rows, trace.name, options.out):
+            out_console.print(path, soft_wrap=True)
+    _write_json(options.json, {"schema": 1, "trace": replays.facts(trace), "rows": rows})
+
+
 def bench(options: argparse.Namespace) -> None:
     """Run benchmarks and print their rows."""
     _check_json(options.json)
@@ -199,6 +221,8 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     overrides = list(options.overrides)
     if getattr(options, "target", None) is not None:
         overrides.append(f"compare.target_accuracy={options.target}")
+    if getattr(options, "record_trace", False):
+        overrides.append("engine.record_trace=true")
     experiment = load(find(options.experiment), overrides)
     checks.check_experiment(experiment)
     return experiment
@@ -221,6 +245,8 @@ def _print_summary(done: Run) -> None:
         f"I/O : compute {number(summary['io_to_compute'])}\nRun folder: {done.path}",
         soft_wrap=True,
     )
+    if done.experiment.engine.record_trace:
+        out_console.print(f"Trace: {done.path / TRACE_FILE}", soft_wrap=True)
 
 
 def _print_names(table: Mapping[str, object] | list[str]) -> None:
@@ -254,7 +280,7 @@ def _check_json(path: Path | None) -> None:
         return
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"cannot write {path}: it needs a file name in a folder that exists")
-    if path.name in FILES and (path.parent / CONFIG_FILE).exists():
+    if path.name in {*FILES, TRACE_FILE} and (path.parent / CONFIG_FILE).exists():
         raise InputError(f"{path} is a file of a run; name another file")
     try:
         with tempfile.TemporaryFile(dir=path.parent):

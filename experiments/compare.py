@@ -21,7 +21,7 @@ from fedio.environment import code_digest
 from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
 from fedio.output import is_empty, write_text
-from fedio.runs import SUMMARY_FILE, RunFolder, check_reusable, read_run
+from fedio.runs import SUMMARY_FILE, TRACE_FILE, RunFolder, check_reusable, read_run
 
 COMPARISON_FILE = "comparison.toml"
 
@@ -136,8 +136,10 @@ def _end_with(sentinel: int) -> None:
 
 
 def _is_complete(job: Job) -> bool:
-    """Tell whether the job's folder holds its results, from this very code."""
+    """Tell whether the job's folder holds all that it asks for, from this very code."""
     if not (job.folder / SUMMARY_FILE).is_file():
+        return False
+    if job.experiment.engine.record_trace and not (job.folder / TRACE_FILE).is_file():
         return False
     try:
         env = read_run(job.folder).env

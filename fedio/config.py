@@ -188,12 +188,14 @@ class Rounds(Section):
 
 
 class Engine(Section):
-    """How many processes clients run in.
+    """How a run is carried out; nothing here changes its results.
 
     Inline: that many workers, 0 is this process. Flower: that many Ray actors, 0 is one a core.
+    `record_trace` has the run leave a trace: all that its caches were asked for, in order.
     """
 
     workers: int = Field(default=0, ge=0)
+    record_trace: bool = False
 
 
 class Arm(Section):

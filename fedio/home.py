@@ -10,7 +10,7 @@ from shutil import rmtree
 from fedio.config import Experiment
 from fedio.loading import find
 from fedio.output import reserved
-from fedio.runs import CACHES_FOLDER, CONFIG_FILE, RunFolder
+from fedio.runs import CACHES_FOLDER, CONFIG_FILE, TRACE_FOLDER, RunFolder
 
 RUNS_FOLDER = "runs"
 
@@ -48,15 +48,23 @@ def open_home(source: str, experiment: Experiment) -> Iterator[RunFolder]:
     if _is_of_a_run(find(source)):
         yield RunFolder(home)
         return
-    caches = home / CACHES_FOLDER
     with reserved(home):
         folder = RunFolder.create(home, experiment.for_arm())
-        rmtree(caches, ignore_errors=True)
-        try:
+        with cleared(home, keep_caches=experiment.cache.keep):
             yield folder
-        finally:
-            if not experiment.cache.keep:
-                rmtree(caches, ignore_errors=True)
+
+
+@contextmanager
+def cleared(home: Path, *, keep_caches: bool) -> Iterator[None]:
+    """Have devices find no caches in a run's folder, and leave nothing there but what is kept."""
+    caches = home / CACHES_FOLDER
+    rmtree(caches, ignore_errors=True)
+    try:
+        yield
+    finally:
+        rmtree(home / TRACE_FOLDER, ignore_errors=True)
+        if not keep_caches:
+            rmtree(caches, ignore_errors=True)
 
 
 def _is_of_a_run(file: Path) -> bool:

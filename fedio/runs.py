@@ -1,8 +1,9 @@
 """The run folder: what a run leaves behind, and all that reports read.
 
 `config.toml` (the resolved experiment), `env.json` (what it ran on), `rounds.jsonl` (a line per
-round), `clients.jsonl` (a line per participation), `summary.json` (written last, so that its
-presence says that the run is complete). All seconds are virtual unless a key says `wall`.
+round), `clients.jsonl` (a line per participation), `trace.npz` if it was asked for, `summary.json`
+(written last, so that its presence says that the run is complete). All seconds are virtual unless a
+key says `wall`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from fedio.environment import environment
 from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
 from fedio.output import LOCK_FILE, dumps, is_empty, make_folder, unwritable, write_text
+from fedio.traces import collect
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +33,9 @@ ENV_FILE = "env.json"
 ROUNDS_FILE = "rounds.jsonl"
 CLIENTS_FILE = "clients.jsonl"
 SUMMARY_FILE = "summary.json"
+TRACE_FILE = "trace.npz"
 CACHES_FOLDER = "caches"
+TRACE_FOLDER = "trace-parts"
 SUMMARY_KEYS = {"rounds", "virtual_s", "io_to_compute", "holdout"}
 ENV_KEYS = {"command", "commit", "instruction_set", "versions"}
 FILES = (CONFIG_FILE, ENV_FILE, ROUNDS_FILE, CLIENTS_FILE, SUMMARY_FILE)
@@ -53,9 +58,12 @@ class RunFolder:
         """
         make_folder(path)
         check_reusable(path, experiment)
-        for name in (SUMMARY_FILE, ROUNDS_FILE, CLIENTS_FILE):
+        for name in (SUMMARY_FILE, ROUNDS_FILE, CLIENTS_FILE, TRACE_FILE):
             (path / name).unlink(missing_ok=True)
+        rmtree(path / TRACE_FOLDER, ignore_errors=True)
         try:
+            if experiment.engine.record_trace:
+                (path / TRACE_FOLDER).mkdir()
             write_text(path / CONFIG_FILE, experiment.to_toml())
             write_text(path / ENV_FILE, dumps(environment(experiment), indent=2))
         except OSError as error:
@@ -67,6 +75,7 @@ class RunFolder:
         if not (self.path / ROUNDS_FILE).exists():
             for name in (CONFIG_FILE, ENV_FILE, LOCK_FILE):
                 (self.path / name).unlink(missing_ok=True)
+            rmtree(self.path / TRACE_FOLDER, ignore_errors=True)
             if not any(self.path.iterdir()):
                 self.path.rmdir()
 
@@ -79,7 +88,15 @@ class RunFolder:
         self._append(CLIENTS_FILE, rows)
 
     def finish(self, summary: Row) -> None:
-        """Write `summary.json`: the run is complete."""
+        """Put the trace together if there is to be one, and write `summary.json`: it is complete.
+
+        Raises:
+            RunError: a file cannot be written, or the trace would not be whole.
+        """
+        if (self.path / TRACE_FOLDER).exists():
+            rows = _lines(self.path / CLIENTS_FILE)
+            metered = {(row["client"], row["round"]) for row in rows if "requests" in row}
+            collect(self.path / TRACE_FOLDER, metered, self.path / TRACE_FILE)
         try:
             write_text(self.path / SUMMARY_FILE, dumps(summary, indent=2))
         except OSError as error:

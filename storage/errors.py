@@ -33,3 +33,7 @@ class CorruptCache(StorageError):  # noqa: N818 - reads as what happened
 
 class OriginError(StorageError):
     """A sample cannot be read from its origin."""
+
+
+class TraceError(StorageError):
+    """A trace cannot be read or written; the message names the file and what is wrong."""

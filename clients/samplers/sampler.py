@@ -13,9 +13,19 @@ class Sampler(ABC):
     What it must remember from one participation to the next goes through `columns` and `restore`.
 
     Attributes:
+        uses_resident: whether `order` may look at `resident`. A class says False beside an `order`
+            that does not, so that a trace of what it ordered holds for any other cache as well.
         samples: n, how many samples the client has.
         batch_size: B, how many of the accesses make one training step.
     """
+
+    uses_resident = True
+
+    def __init_subclass__(cls) -> None:
+        """Believe no class about an `order` that another one has replaced."""
+        super().__init_subclass__()
+        if "order" in vars(cls) and "uses_resident" not in vars(cls):
+            cls.uses_resident = True
 
     def __init__(self, samples: int, batch_size: int) -> None:
         self.samples = samples

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from pathlib import Path
 
 import tomli_w
@@ -17,7 +16,8 @@ from experiments.engines.superlink import superlink
 from fedio.config import Experiment
 from fedio.errors import InputError, RunError
 from fedio.flower_internals import check_version
-from fedio.runs import CACHES_FOLDER, CONFIG_FILE, RunFolder
+from fedio.home import cleared
+from fedio.runs import CONFIG_FILE, RunFolder
 
 COMPLETED = "finished:completed"
 WRAPPER = "Simulation failed with exception: "
@@ -32,18 +32,13 @@ def run(experiment: Experiment, folder: RunFolder) -> None:
         RunError: the run failed.
     """
     check(experiment)
-    caches = folder.path / CACHES_FOLDER
-    shutil.rmtree(caches, ignore_errors=True)
-    try:
+    with cleared(folder.path, keep_caches=experiment.cache.keep):
         with superlink() as link:
             app = write_app(link.folder / "app", folder.path / CONFIG_FILE)
             run_id = link.start(app, federation_config(experiment))
             status, details, log = link.wait(run_id)
         if status != COMPLETED:
             raise failure(status, details, log)
-    finally:
-        if not experiment.cache.keep:
-            shutil.rmtree(caches, ignore_errors=True)
 
 
 def check(experiment: Experiment) -> None:

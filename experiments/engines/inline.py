@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import shutil
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -20,7 +19,8 @@ from experiments.apps import server_app
 from experiments.engines.pools import RUN_ID, SERVER_NODE, Pool, ThisProcess, Workers
 from fedio.config import Experiment
 from fedio.flower_internals import assume_identity, set_message_id
-from fedio.runs import CACHES_FOLDER, CONFIG_FILE, RunFolder
+from fedio.home import cleared
+from fedio.runs import CONFIG_FILE, RunFolder
 
 
 def run(experiment: Experiment, folder: RunFolder) -> None:
@@ -30,21 +30,18 @@ def run(experiment: Experiment, folder: RunFolder) -> None:
         InputError: the experiment asks for something that is not here.
         RunError: the run failed.
     """
-    caches = folder.path / CACHES_FOLDER
     forget()
-    shutil.rmtree(caches, ignore_errors=True)
     config: UserConfig = {"experiment": str(folder.path / CONFIG_FILE), "overrides": ""}
     nodes = node_ids(experiment.data.clients)
     assume_identity(RUN_ID, SERVER_NODE)
-    pool = _pool(experiment.engine.workers, nodes, config)
-    try:
-        context = Context(RUN_ID, SERVER_NODE, {}, RecordDict(), config)
-        server_app(InlineGrid(list(nodes), pool), context)
-    finally:
-        pool.close()
-        forget()
-        if not experiment.cache.keep:
-            shutil.rmtree(caches, ignore_errors=True)
+    with cleared(folder.path, keep_caches=experiment.cache.keep):
+        pool = _pool(experiment.engine.workers, nodes, config)
+        try:
+            context = Context(RUN_ID, SERVER_NODE, {}, RecordDict(), config)
+            server_app(InlineGrid(list(nodes), pool), context)
+        finally:
+            pool.close()
+            forget()
 
 
 class InlineGrid(Grid):

@@ -25,6 +25,8 @@ class SkipEasy(Sampler):
         ValueError: no such share.
     """
 
+    uses_resident = False
+
     def __init__(self, samples: int, batch_size: int, skip: float = 0.3) -> None:
         super().__init__(samples, batch_size)
         if not 0 <= skip < 1:

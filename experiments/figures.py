@@ -189,6 +189,7 @@ def _run_figures(run: Run) -> dict[str, float | None]:
         "worst_decile_accuracy": _mean(known[: -(-len(known) // 10)]),
         "never_selected_accuracy": _mean(value for value in never if value is not None),
         "hit_ratio": _ratio(total("hits"), total("requests")),
+        "substituted_ratio": _ratio(total("substituted"), total("requests")),
         "byte_hit_ratio": _ratio(total("hit_bytes"), total("hit_bytes") + total("origin_bytes")),
         "unique_samples_per_round": _ratio(
             total("unique_samples"), sum(row["round"] > 0 for row in run.rounds)

@@ -118,7 +118,7 @@ STORAGE_COLUMNS = (
     ),
     Column(
         "byte hits",
-        "bytes read from the cache over bytes read",
+        "bytes read from the cache, stand-ins too, over bytes read",
         lambda row: percent(row["byte_hit_ratio"]),
     ),
     Column(
@@ -172,6 +172,11 @@ def notes(comparison: Row) -> list[str]:
             lines.append(
                 f"{arm['name']}: {arm['failed']} participations failed and {arm['rejected']} "
                 "were rejected; fedio report --round says why."
+            )
+        if arm["substituted_ratio"]:
+            lines.append(
+                f"{arm['name']} trained a stand-in for {percent(arm['substituted_ratio'])} of its "
+                "requests: cached samples in place of others, which are no hits."
             )
     spans = [(arm["speedup_low"], arm["speedup_high"]) for arm in arms if arm["speedup_low"]]
     if spans and all(low <= 1 <= high for low, high in spans):

@@ -24,9 +24,10 @@ from storage.recovery import recover, reinstate
 from storage.snapshot import Snapshot
 from storage.stats import CacheStats
 from storage.store import Store
+from storage.substitution import how_served, with_stand_ins
 
 # Looking a member of an enumeration up takes longer than the read of a sample.
-_STAGED, _MISS, _CORRUPT = int(Status.STAGED), int(Status.MISS), int(Status.CORRUPT)
+_SUBSTITUTED, _MISS, _CORRUPT = map(int, (Status.SUBSTITUTED, Status.MISS, Status.CORRUPT))
 
 _SETTLED_AT_ONCE = 4096
 """The policy is told of reads in bulk, before anything depends on it."""
@@ -163,24 +164,27 @@ class SampleCache:
         return bool(0 <= sample < self._policy.samples and self._index.resident[sample])
 
     def read(self, samples: np.ndarray, buffer: np.ndarray) -> Read:
-        """Copy what is cached into a buffer, and tell the policy.
+        """Copy what is cached into a buffer, stand-ins too, and tell the policy.
 
         Args:
             samples: int64[k], in the order of use; may repeat.
             buffer: uint8[m], contiguous.
 
         Raises:
-            ValueError: no such sample, or the buffer is too small for what is cached; nothing has
+            ValueError: no such sample, or the buffer is too small for what is served; nothing has
                 changed then.
         """
         with self._lock:
             self._check_open()
             samples = self._numbers(samples)
             check_buffer(buffer, writable=True)
-            index, count = self._index, len(samples)
+            index, count, named = self._index, len(samples), samples
             resident = index.resident[samples]
             all_there = np.count_nonzero(resident) == count
-            found = samples if all_there else samples[resident]
+            if not all_there and self._policy.substitutes:
+                named = with_stand_ins(samples, index.resident, self.policy)
+                resident = index.resident[named]
+            found = named if all_there else named[resident]
             lengths = index.length_bytes[found].astype(np.int64)
             ends = lengths.cumsum()
             used_bytes = ends.item(-1) if len(ends) else 0
@@ -191,7 +195,7 @@ class SampleCache:
                 status = index.staged[samples].view(np.uint8)  # HIT is 0, STAGED 1
                 self._note(samples, status)
                 return Read(samples, ends - lengths, lengths, status, used_bytes)
-            return self._read_some(samples, resident, found, good)
+            return self._read_some(samples, named, resident, good)
 
     def get(self, sample: int) -> bytes | None:
         """The payload of one sample, or None; the policy is told."""
@@ -488,26 +492,29 @@ class SampleCache:
             self.save(self.tag, self.notes)
 
     def _read_some(
-        self, samples: np.ndarray, resident: np.ndarray, found: np.ndarray, good: np.ndarray
+        self, samples: np.ndarray, named: np.ndarray, there: np.ndarray, good: np.ndarray
     ) -> Read:
-        """The answer when not everything is there; the good payloads lie back to back."""
-        index = self._index
-        all_good = np.count_nonzero(good) == len(found)
+        """The answer when not everything is there; the good payloads lie back to back.
+
+        What was looked for is `named`; `there` says who of it is resident, `good` whose payload.
+        """
+        index, served = self._index, there
+        all_good = np.count_nonzero(good) == len(good)
         if not all_good:
-            served = resident.copy()
-            served[resident] = good
-        else:
-            served = resident
-        status = np.where(served, index.staged[samples], _MISS).astype(np.uint8)
-        lengths = index.length_bytes[samples] * served.astype(np.int64)
+            served = there.copy()
+            served[there] = good
+        status = how_served(samples, named, there, served, index.staged)
+        lengths = index.length_bytes[named] * served.astype(np.int64)
         ends = lengths.cumsum()
-        if not all_good:
-            status[resident & ~served] = _CORRUPT
         self._note(samples, status)
         if not all_good:
             self._settle()
-            self._custody.discard(found[~good])
-        return Read(samples, ends - lengths, lengths, status, ends.item(-1))
+            self._custody.discard(named[there][~good])
+        if named is not samples:
+            stood_in = named[status == _SUBSTITUTED]
+            self._placement.stats.hit_bytes += int(index.size_bytes[stood_in].sum(dtype=np.int64))
+            named = np.where(served, named, samples)
+        return Read(named, ends - lengths, lengths, status, ends.item(-1))
 
     def _note(self, samples: np.ndarray, status: np.ndarray) -> None:
         self._log.note(samples, status)
@@ -520,13 +527,9 @@ class SampleCache:
             if not self._log.count:
                 return
             samples, status = self._log.take()
-            hit = status < _MISS
-            stats, hits = self._placement.stats, int(np.count_nonzero(hit))
-            stats.requests += len(samples)
-            stats.hits += hits
-            stats.misses += len(samples) - hits
-            stats.staged += int(np.count_nonzero(status == _STAGED))
-            stats.corrupt += int(np.count_nonzero(status == _CORRUPT))
+            hit = status < _SUBSTITUTED
+            stats = self._placement.stats
+            stats.count(status)
             stats.hit_bytes += int(self._index.size_bytes[samples[hit]].sum(dtype=np.int64))
             self._policy.access(samples, hit)
 

@@ -177,10 +177,11 @@ def _batches(stream: Stream, policy: Policy, resident: np.ndarray) -> Iterator[s
     """Yield what is read at once, in order, and plan each participation before.
 
     Requests that are a batch each are put together up to the first miss, as long as nothing is
-    learned between them: nothing changes before that.
+    learned between them and nobody stands in: nothing changes before that.
     """
     singly = len(stream.batch_starts) == len(stream.requests)
-    grouped = singly and not (len(stream.losses) and policy.learns)
+    learns = len(stream.losses) > 0 and policy.learns
+    grouped = singly and not learns and not policy.substitutes
     batch_starts, batch_ends = stream.batch_starts, stream.batch_ends
     first = 0
     for start, end in zip(stream.starts.tolist(), stream.ends.tolist(), strict=True):

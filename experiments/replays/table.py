@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,19 +15,23 @@ from storage.trace import Trace
 
 
 def print_table(console: Console, trace: Trace, rows: Sequence[Row]) -> None:
-    """Print the rows, and under them what the figures rest on."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    cells = [_cells(row) for row in rows]
-    for title in cells[0]:
-        if any(row[title] != NOTHING for row in cells):
-            table.add_column(title, justify="left" if title == "policy" else "right", no_wrap=True)
-    for before, row in zip([None, *rows], rows, strict=False):
-        if before and before["policy"] != row["policy"]:
+    """Print the rows by capacity, each below its bound, and then what the figures rest on."""
+    lines: list[dict[str, str]] = []
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        group = [row for row in rows if row["setting"] == setting]
+        lines += [_bound_cells(group[0]), *map(_cells, group)]
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    titles = [title for title in lines[-1] if {line.get(title) for line in lines} - {NOTHING, None}]
+    for title in titles:
+        justify: Literal["left", "right"] = "left" if title in {"capacity", "policy"} else "right"
+        table.add_column(title, justify=justify, no_wrap=title != "policy", overflow="fold")
+    for line in lines:
+        if line.get("capacity"):
             table.add_section()
-        table.add_row(*(_cells(row)[str(column.header)] for column in table.columns))
+        table.add_row(*(line.get(title, "") for title in titles))
     console.print(table)
-    for line in notes(trace, rows):
-        console.print(line, soft_wrap=True)
+    for note in notes(trace, rows):
+        console.print(note, soft_wrap=True)
 
 
 def facts(trace: Trace) -> Row:
@@ -62,15 +67,23 @@ def notes(trace: Trace, rows: Sequence[Row]) -> list[str]:
     return [asked, hits, label]
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _bound_cells(row: Row) -> dict[str, str]:
     samples = f"{row['capacity']:,.4g}"
+    setting = row["setting"]
     return {
+        "capacity": samples if setting.isdecimal() else f"{setting} ({samples})",
+        "policy": "(bound)",
+        "hits": ("" if row["bound_is_exact"] else "<= ") + percent(row["bound"]),
+    }
+
+
+def _cells(row: Row) -> dict[str, str]:
+    return {
+        "capacity": "",
         "policy": row["policy"] + (" *" if row["counterfactual"] else ""),
-        "capacity": samples if row["setting"].isdecimal() else f"{row['setting']} ({samples})",
         "hits": percent(row["hit_ratio"]),
         "byte hits": percent(row["byte_hit_ratio"]),
-        "substituted": percent(row["substituted_ratio"] or None),
-        "bound": ("" if row["bound_is_exact"] else "<= ") + percent(row["bound"]),
+        "stood in": percent(row["substituted_ratio"] or None),
         "regret": f"{100 * row['regret']:.1f}",
         "written": size(row["written_bytes"]),
     }

@@ -12,9 +12,11 @@ from experiments import replays
 from experiments.cli import main
 from experiments.replays.capacity import RECORDED, Capacity
 from experiments.replays.sources import named_call, split
+from fedio.config import Spec
 from fedio.errors import InputError
 from storage import Layout, usable_bytes
 from storage.policies import POLICIES
+from storage.replay import replay
 from storage.synthetic import gaps, zipf
 from storage.trace import Stream, Trace
 from storage.trace_file import write_trace
@@ -110,7 +112,7 @@ def test_a_trace_that_depended_on_the_cache_is_labelled(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = one_stream([0, 1, 0], [1, 1], budget_bytes=1 << 20)
-    recorded = json.dumps({"name": "lru", "args": {}})
+    recorded = Spec(name="lru").model_dump_json()
     trace = Trace("x", (stream,), policy=recorded, depends="sampler pads looks at the cache")
     labels = {
         (row["policy"], row["setting"]): row["counterfactual"]
@@ -126,6 +128,17 @@ def test_a_trace_that_depended_on_the_cache_is_labelled(
     write_trace(tmp_path / "t.npz", trace)
     assert main(["replay", str(tmp_path / "t.npz"), "--policies", "fifo"]) == 0
     assert "counterfactual: sampler pads looks at the cache" in capsys.readouterr().out
+
+
+def test_a_recorded_run_is_replayed_hit_by_hit(tmp_path: Path) -> None:
+    run = ["run", "smoke", "--record-trace", "--out", str(tmp_path / "run")]
+    run += ["--set", "cache.share=0.4", "--set", "arms.x.policy=lru", "--arm", "x"]
+    assert main(run) == 0
+    trace = replays.find_trace(str(tmp_path / "run"), seed=0)
+    assert sum(int(stream.hits.sum()) for stream in trace.streams) > 0
+    for stream in trace.streams:
+        outcome = replay(stream, POLICIES["lru"](stream.samples), *Capacity(RECORDED).of(stream))
+        np.testing.assert_array_equal(outcome.hits_by_participation, stream.hits)
 
 
 def test_no_policy_beats_the_bound() -> None:

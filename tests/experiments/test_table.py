@@ -141,6 +141,21 @@ def test_figures_of_an_arm_by_hand(tmp_path: Path) -> None:
     assert {key: figures[key] for key in expected} == expected
 
 
+def test_stand_ins_are_no_hits_and_are_named_beside_the_table(tmp_path: Path) -> None:
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 20.0, 0.5)]
+    counts = {"requests": 40, "hits": 10, "misses": 25, "hit_bytes": 300, "origin_bytes": 900}
+    for substituted in (0, 5):
+        clients = [client_row(1, 0, **counts, substituted=substituted)]
+        run = read_run(write_run(tmp_path / str(substituted), experiment(), rounds, clients))
+        comparison = compare_json([run])
+        (arm,) = comparison["arms"]
+        assert (arm["hit_ratio"], arm["substituted_ratio"]) == (0.25, substituted / 40)
+        assert arm["byte_hit_ratio"] == 0.25
+        notes = [line for line in table.notes(comparison) if "stand-in" in line]
+        assert len(notes) == (substituted > 0)
+    assert "for 12.5% of its requests" in notes[0]
+
+
 def test_worst_tenth_is_rounded_up(tmp_path: Path) -> None:
     accuracies = [0.9] * 9 + [0.2, 0.4]
     config = experiment(clients=11)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage import POLICIES, Policy, Read, SampleCache, open_cache
+from storage import POLICIES, Policy, Read, SampleCache, Status, open_cache
 
 
 class Watched:
@@ -43,10 +43,13 @@ class Watched:
     def read(self, samples: list[int]) -> Read:
         index = np.array(samples, np.int64)
         room = sum(len(self.taken.get(s, b"")) for s in samples)
+        if self.cache.policy.substitutes:
+            room = len(samples) * max(map(len, self.taken.values()), default=0)
         buffer = np.zeros(room + 1, np.uint8)
         read = self.cache.read(index, buffer)
+        assert (read.samples == index)[read.status != Status.SUBSTITUTED].all()
         for sample, start, length, served in zip(
-            samples, read.starts, read.lengths, read.served, strict=True
+            read.samples.tolist(), read.starts, read.lengths, read.served, strict=True
         ):
             if served:
                 assert buffer[start : start + length].tobytes() == self.taken[sample]

@@ -126,6 +126,7 @@ class Device:
             resident[cache.residents] = True
             sampler = self._sampler(cache.notes)
             order = sampler.checked_order(resident, local_steps * training.batch_size, sampling)
+            cache.plan(order)
             meter = MeterReading(cache.stats.copy(), data.size_bytes, data.decode_s)
             source = batches(order, training.batch_size, data, cache, meter)
             # What a policy learns from a step decides about the next reads; otherwise they may

@@ -363,6 +363,11 @@ class SampleCache:
             self._settle()
             self._index.staged[samples[self._index.resident[samples]]] = True
 
+    def plan(self, order: np.ndarray) -> None:
+        """Tell the policy what is going to be read from now on, int64[m], in this order."""
+        with self._lock:
+            self.policy.plan(self._numbers(order))
+
     def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:
         """Hand the losses of a training step, float64[k], to the policy."""
         with self._lock:

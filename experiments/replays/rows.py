@@ -74,7 +74,7 @@ def _bound(trace: Trace, capacity: Capacity, requests: int) -> Row:
     return {
         "bound": sum(bound.hits for bound in bounds) / requests,
         "bound_is_exact": all(bound.is_exact for bound in bounds),
-        "bound_method": " and ".join(sorted({bound.method for bound in bounds})),
+        "bound_method": "; ".join(sorted({bound.method for bound in bounds})),
     }
 
 

@@ -49,7 +49,7 @@ def facts(trace: Trace) -> Row:
 def notes(trace: Trace, rows: Sequence[Row]) -> list[str]:
     """Return the lines under the table."""
     about = facts(trace)
-    methods = sorted({row["bound_method"] for row in rows})
+    methods = sorted({method for row in rows for method in row["bound_method"].split("; ")})
     caches = f"{about['caches']:,} caches" if about["caches"] > 1 else "one cache"
     asked = (
         f"{trace.name}: {about['requests']:,} requests to {caches}, {about['samples']:,} samples."

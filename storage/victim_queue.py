@@ -15,6 +15,7 @@ NOBODY = -1
 """Stands where a sample would when there is none."""
 
 _SHORTEST_FRONT = 64
+_FEW_RESIDENTS, _FEW_SAMPLES = 256, 4096
 
 
 class VictimQueue:
@@ -34,8 +35,8 @@ class VictimQueue:
     """
 
     def __init__(self, scores: np.ndarray, cached: np.ndarray) -> None:
-        self._scores = scores
-        self._cached = cached
+        self._scores, self._cached = scores, cached
+        self._score_of, self._is_cached = memoryview(scores), memoryview(cached)  # of one sample
         self.clear()
 
     def __len__(self) -> int:
@@ -57,19 +58,19 @@ class VictimQueue:
             return
         if len(samples) == 1:
             sample = samples.item()
-            if self._cached[sample]:
+            if self._is_cached[sample]:
                 self.push(sample)
             return
         scores = self._scores[samples]
-        low = scores <= border[0]
+        low = self._cached[samples] & (scores <= border[0])
         if np.count_nonzero(low):
             entries = zip(scores[low].tolist(), samples[low].tolist(), strict=True)
-            self._join([e for e in entries if e <= border and self._cached[e[1]]])
+            self._join([entry for entry in entries if entry <= border])
 
     def victims(self) -> Generator[int, None, None]:
         """Yield the cached samples in order; those still cached at the end are named again."""
         passed: list[int] = []
-        scores, cached, last = self._scores.item, self._cached, -1
+        score_of, is_cached, last = self._score_of, self._is_cached, NOBODY
         try:
             while True:
                 at = self._next
@@ -85,12 +86,12 @@ class VictimQueue:
                     continue
                 else:
                     return
-                if sample != last and cached[sample] and scores(sample) == score:
+                if sample != last and is_cached[sample] and score_of[sample] == score:
                     last = sample
                     passed.append(sample)
                     yield sample
         finally:
-            self._join([(scores(sample), sample) for sample in passed if cached[sample]])
+            self._join([(score_of[sample], sample) for sample in passed if is_cached[sample]])
 
     def exchange(self, incoming: Sequence[int], claims: Sequence[float] | None = None) -> list[int]:
         """Let samples come in one by one, each for the first in order.
@@ -104,18 +105,49 @@ class VictimQueue:
             For each its victim, which may be one that came in just before; `NOBODY` when its claim
             was too low.
         """
+        if claims is None:
+            claims = [math.inf] * len(incoming)
+        if len(self._cached) <= _FEW_SAMPLES:
+            residents = self._cached.nonzero()[0]
+            if len(residents) <= _FEW_RESIDENTS:
+                return self._exchange_few(residents, incoming, claims)
         left: list[int] = []
-        cached, scores = self._cached, self._scores.item
-        claims = [math.inf] * len(incoming) if claims is None else claims
+        is_cached, score_of, bar = self._is_cached, self._score_of, math.nan
+        victim = NOBODY  # the first in order, as long as it is out of the queue
         for sample, claim in zip(incoming, claims, strict=True):
-            victim = self.pop()
-            if claim > scores(victim):
-                cached[victim] = False
-                cached[sample] = True
+            if victim == NOBODY:
+                victim = self.pop()
+                bar = score_of[victim]
+            if claim > bar:
+                is_cached[victim] = False
+                is_cached[sample] = True
                 self.push(sample)
                 left.append(victim)
+                victim = NOBODY
             else:
-                self.push(victim)
+                left.append(NOBODY)
+        if victim != NOBODY:
+            self.push(victim)
+        return left
+
+    def _exchange_few(
+        self, residents: np.ndarray, incoming: Sequence[int], claims: Sequence[float]
+    ) -> list[int]:
+        """Do the same by sorting all residents, which takes less than keeping a front of few."""
+        self.clear()
+        scores = self._scores[residents]
+        rows = scores.argsort(kind="stable")[: len(incoming)]  # no more can leave
+        heap = list(zip(scores[rows].tolist(), residents[rows].tolist(), strict=True))
+        left: list[int] = []
+        is_cached, score_of = self._is_cached, self._score_of
+        for sample, claim in zip(incoming, claims, strict=True):
+            low, victim = heap[0]
+            if claim > low:
+                heapq.heapreplace(heap, (score_of[sample], sample))
+                is_cached[victim] = False
+                is_cached[sample] = True
+                left.append(victim)
+            else:
                 left.append(NOBODY)
         return left
 
@@ -125,7 +157,7 @@ class VictimQueue:
         Raises:
             IndexError: nothing is cached.
         """
-        scores, cached, heap = self._scores.item, self._cached.item, self._heap
+        score_of, is_cached, heap = self._score_of, self._is_cached, self._heap
         while True:
             at = self._next
             if at < len(self._front):
@@ -141,14 +173,14 @@ class VictimQueue:
             else:
                 raise IndexError("nothing is cached")
             score, sample = entry
-            if cached(sample) and scores(sample) == score:
+            if is_cached[sample] and score_of[sample] == score:
                 return sample
 
     def push(self, sample: int) -> None:
         """One cached sample came in, or its score changed."""
         border = self._border
         if border is not None:
-            entry = (self._scores.item(sample), sample)
+            entry = (self._score_of[sample], sample)
             if entry <= border:
                 if len(self._heap) < self._share:
                     heapq.heappush(self._heap, entry)

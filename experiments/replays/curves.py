@@ -15,6 +15,7 @@ from fedio.errors import InputError
 from fedio.runs import Row
 
 CURVES_FILE = "miss-ratio"
+MARKERS = ("o", "s", "^", "D")
 
 
 def write(rows: Sequence[Row], title: str, folder: Path) -> list[Path]:
@@ -44,21 +45,29 @@ def draw(rows: Sequence[Row], title: str) -> Figure:
     """
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots()
-    limits = np.array(sorted({(row["capacity"], 1 - row["bound"]) for row in rows}))
+    limits = sorted({(row["capacity"], 1 - row["bound"]) for row in rows})
+    capacities, least = zip(*limits, strict=True)
     exact = all(row["bound_is_exact"] for row in rows)
     axes.fill_between(
-        limits[:, 0], limits[:, 1], color="#DDDDDD", linewidth=0,
+        np.array(capacities), np.array(least), color="#DDDDDD", linewidth=0,
         label="below Belady with bypass" if exact else "below the proven bound",
     )  # fmt: skip
-    for position, (policy, points) in enumerate(groupby(rows, key=lambda row: row["policy"])):
-        curve = np.array(sorted((row["capacity"], 1 - row["hit_ratio"]) for row in points))
+    curves = {
+        policy: sorted((row["capacity"], 1 - row["hit_ratio"]) for row in points)
+        for policy, points in groupby(rows, key=lambda row: row["policy"])
+    }
+    styles = {policy: divmod(position, len(COLOURS)) for position, policy in enumerate(curves)}
+    # The legend has them in the order of their right ends.
+    for policy in sorted(curves, key=lambda name: -curves[name][-1][1]):
+        kind, colour = styles[policy]
         axes.plot(
-            curve[:, 0], curve[:, 1], color=COLOURS[position % len(COLOURS)], linewidth=1.3,
-            linestyle=DASHES[position // len(COLOURS) % len(DASHES)], marker="o", markersize=2.5,
-            label=policy,
+            *np.array(curves[policy]).T, color=COLOURS[colour], linewidth=1.3, markersize=3.5,
+            linestyle=DASHES[kind % len(DASHES)], marker=MARKERS[kind % len(MARKERS)], label=policy,
         )  # fmt: skip
-    if limits[0, 0] > 0:
+    if capacities[0] > 0:
         axes.set_xscale("log")
+    axes.set_xticks(capacities, [f"{capacity:,.3g}" for capacity in capacities])
+    axes.minorticks_off()
     axes.set(xlabel="capacity of a cache (samples)", ylabel="miss ratio (%)", ylim=(0, 1))
     axes.set_title(title, loc="left")
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")

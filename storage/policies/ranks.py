@@ -17,9 +17,13 @@ def loss_ranks(losses: np.ndarray) -> np.ndarray:
     Args:
         losses: float64[k].
     """
-    ranks = np.full(len(losses), UNSCORED, np.int64)
-    finite = np.flatnonzero(np.isfinite(losses))
-    ranks[finite[np.argsort(losses[finite], kind="stable")]] = np.arange(len(finite))
+    ranks = np.empty(len(losses), np.int64)
+    finite = np.isfinite(losses)
+    rows = losses.argsort(kind="stable")
+    if np.count_nonzero(finite) < len(rows):
+        ranks[~finite] = UNSCORED
+        rows = rows[finite[rows]]
+    ranks[rows] = np.arange(len(rows))
     return ranks
 
 

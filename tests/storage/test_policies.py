@@ -85,6 +85,7 @@ def test_restored_columns_decide_alike(policy_name: str, new_policy: NewPolicy) 
     for _ in range(30):
         use(cache, rng.integers(0, 30, 5).tolist(), 100)
     twin = new_policy(policy_name, 30)
+    twin.capacity_bytes = policy.capacity_bytes
     twin.restore({name: column.copy() for name, column in policy.columns().items()})
     assert drained(twin) == drained(policy)
     for each in (policy, twin):

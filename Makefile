@@ -11,7 +11,7 @@ setup: $(INSTALLED) $(DATA)
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[experiments,fedcase,simulation,dev]'
+		--constraint constraints.txt --editable '.[experiments,fedcase,simulation,libcachesim,dev]'
 	touch $@
 
 $(DATA): $(INSTALLED)

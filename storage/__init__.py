@@ -23,6 +23,7 @@ from storage.errors import (
     OriginError,
     StorageError,
     StoreFull,
+    TraceError,
 )
 from storage.layout import Layout, usable_bytes
 from storage.lmdb_store import LmdbStore
@@ -35,9 +36,11 @@ from storage.read import Read, Status
 from storage.stats import CacheStats
 from storage.store import Store
 from storage.tier import Tier
+from storage.victim_queue import NOBODY
 
 __all__ = [
     "LRU",
+    "NOBODY",
     "POLICIES",
     "ArrayOrigin",
     "CacheStats",
@@ -60,6 +63,7 @@ __all__ = [
     "Store",
     "StoreFull",
     "Tier",
+    "TraceError",
     "open_cache",
     "usable_bytes",
 ]

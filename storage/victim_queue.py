@@ -36,7 +36,7 @@ class VictimQueue:
 
     def __init__(self, scores: np.ndarray, cached: np.ndarray) -> None:
         self._scores, self._cached = scores, cached
-        self._score_of, self._is_cached = memoryview(scores), memoryview(cached)  # of one sample
+        self._score_of, self._is_cached = scores.data, cached.data  # of one sample
         self.clear()
 
     def __len__(self) -> int:

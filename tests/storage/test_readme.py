@@ -19,6 +19,9 @@ def test_the_examples_run(
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL):
         exec(block, names)  # noqa: S102 - ours
-    hits, share = capsys.readouterr().out.split()
-    assert int(hits) > 1000
-    assert float(share) > 0.85
+    cached, *replayed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert int(cached[0]) > 1000
+    assert float(cached[1]) > 0.85
+    hits = {name: int(count) for name, count in replayed}
+    assert hits.keys() == {"lru", "sieve", "static", "bound"}
+    assert max(hits, key=hits.__getitem__) == "bound"

@@ -71,19 +71,20 @@ def replay(stream: Stream, policy: Policy, charges: Charges, usable_bytes: int) 
     else:
         residency = Bytes(policy, stream.size_bytes, charges, usable_bytes)
     requests, sizes = stream.requests, stream.size_bytes
-    hit, substituted = np.zeros(len(requests), dtype=bool), 0
-    written = [requests[:0]]
+    hit, written, substituted = np.zeros(len(requests), dtype=bool), [requests[:0]], 0
+    learns, substitutes = policy.learns and len(stream.losses) > 0, policy.substitutes
     for rows in _batches(stream, policy, residency.resident):
         batch = requests[rows]
-        resident = residency.resident[batch]
-        hit[rows] = resident
-        served = _served(policy, batch, resident)
+        hit[rows] = resident = residency.resident[batch]
+        served = _with_stand_ins(policy, batch, resident) if substitutes else batch
         policy.access(batch, resident)
-        missed = batch[~resident] if served is batch else batch[~resident & (served == batch)]
-        substituted += len(batch) - int(np.count_nonzero(resident)) - len(missed)
+        missed = batch[~resident]
+        if served is not batch:
+            missed = batch[~resident & (served == batch)]
+            substituted += int(np.count_nonzero(served != batch))
         if len(missed):
             written.append(residency.offer(_each_once(missed)))
-        if len(stream.losses) and policy.learns:
+        if learns:
             _learn(policy, stream, served, rows)
     return Outcome(
         requests=len(requests),
@@ -111,16 +112,17 @@ class Slots:
         self.resident = np.zeros(len(costs), dtype=bool)
         self._policy, self._costs = policy, costs
         self._free = usable_bytes // int(costs[0]) if len(costs) else 0
-        self._asks = self._free > 0
+        self._is_closed = not self._free  # nothing can ever come in
+        self._is_selective = type(policy).admit is not Policy.admit
         policy.capacity_bytes = usable_bytes
         policy.weigh(np.arange(len(costs)), costs)
 
     def offer(self, samples: np.ndarray) -> np.ndarray:
         """Offer samples that are not resident, each once, int64[k]; returns those that came in."""
         policy = self._policy
-        if not self._asks:
+        if self._is_closed:
             return samples[:0]
-        if type(policy).admit is not Policy.admit:
+        if self._is_selective:
             samples = samples[policy.admit(samples, self._costs[samples])]
         free = self._free
         if free:
@@ -200,9 +202,9 @@ def _batches(stream: Stream, policy: Policy, resident: np.ndarray) -> Iterator[s
         first = last
 
 
-def _served(policy: Policy, batch: np.ndarray, resident: np.ndarray) -> np.ndarray:
+def _with_stand_ins(policy: Policy, batch: np.ndarray, resident: np.ndarray) -> np.ndarray:
     """Return what is trained for each request, int64[k]: its sample, or who stands in for it."""
-    if not policy.substitutes or resident.all():
+    if resident.all():
         return batch
     served = batch.copy()
     missed = np.flatnonzero(~resident)

@@ -124,8 +124,8 @@ class Recency(Policy):
         found: list[np.ndarray] = []
         at, missing = self._front, len(newcomers)
         while missing and at < self._end:
-            # Some do not count, so one look at more than are missing is the cheapest.
-            end = min(at + 2 * missing + 8, self._end)
+            # Many do not count, so one look at many more than are missing is the cheapest.
+            end = min(at + 4 * missing + 8, self._end)
             samples = self._log[at:end]
             counts = self._numbers[samples] == self._log_numbers[at:end]
             rows = (counts & self._cached[samples]).nonzero()[0][:missing]

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
+from typing import Self
+
+import numpy as np
 
 
 class Extremes:
-    """A multiset of whole numbers that knows its ends; a change costs O(log distinct) amortised."""
+    """Knows the ends of a multiset of whole numbers from 0 on.
 
-    def __init__(self, values: Iterable[int] = ()) -> None:
-        self._count: dict[int, int] = {}
-        self._least: list[int] = []
-        self._greatest: list[int] = []
-        for value in values:
-            self.add(value)
+    An end moves outwards when it is told to, and inwards when nothing is there any more: so a
+    change costs O(1), and a move as many steps as it is long.
 
-    def add(self, value: int) -> None:
-        """Take a number in."""
-        count = self._count.get(value, 0)
-        self._count[value] = count + 1
-        if not count:
-            heapq.heappush(self._least, value)
-            heapq.heappush(self._greatest, -value)
+    Attributes:
+        counts: how often each number is there; the owner keeps it up to date, within its length.
+            The last one is spare, for what is -1.
+        least: there is nothing below.
+        greatest: there is nothing above.
+    """
 
-    def remove(self, value: int) -> None:
-        """Take out one of a number that is there."""
-        if self._count[value] == 1:
-            del self._count[value]
-        else:
-            self._count[value] -= 1
+    def __init__(self) -> None:
+        self.counts = [0]
+        self.least, self.greatest = 0, -1
+
+    @classmethod
+    def of(cls, numbers: np.ndarray) -> Self:
+        """Return the extremes of these, int64[k]."""
+        extremes = cls()
+        extremes.reach(0, numbers.max(initial=-1).item())
+        found = np.bincount(numbers).tolist()
+        extremes.counts[: len(found)] = found
+        return extremes
+
+    def reach(self, least: int, greatest: int) -> None:
+        """Be ready for numbers between these."""
+        self.least = min(self.least, least)
+        self.greatest = max(self.greatest, greatest)
+        self.make_room(greatest)
+
+    def make_room(self, greatest: int) -> None:
+        """Have counts up to this number."""
+        if len(self.counts) < greatest + 2:
+            self.counts[-1:-1] = [0] * (greatest + 2)
 
     def ends(self) -> tuple[int, int]:
         """Return the least and the greatest number; (0, 0) of none."""
-        if not self._count:
-            return 0, 0
-        while self._least[0] not in self._count:
-            heapq.heappop(self._least)
-        while -self._greatest[0] not in self._count:
-            heapq.heappop(self._greatest)
-        return self._least[0], -self._greatest[0]
+        counts, least, greatest = self.counts, self.least, self.greatest
+        while least <= greatest and not counts[least]:
+            least += 1
+        while least <= greatest and not counts[greatest]:
+            greatest -= 1
+        self.least, self.greatest = least, greatest
+        return (least, greatest) if least <= greatest else (0, 0)

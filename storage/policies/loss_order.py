@@ -1,194 +1,215 @@
-"""An order of samples by loss rank and uses that stays right when every score shifts at once."""
+"""The order in which samples leave by loss rank and uses, on a scale that shifts."""
 
 from __future__ import annotations
 
-import heapq
-from abc import abstractmethod
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Sequence
+from heapq import heappop, heappush, heapreplace
 
 import numpy as np
 
-from storage.policies.ranks import UNSCORED, loss_ranks
-from storage.policy import Policy, Why
+from storage.policies.ranks import UNSCORED
+from storage.policies.scale import Scale
+from storage.victim_queue import NOBODY
 
-Head = tuple[float, int, int, int]  # score, signed uses, sample, rank
+# A key holds the signed uses above the number of the sample.
+_USES, _SAMPLE = 32, 2**32 - 1
+
+_LEAST_ROOM = 512
+_FEW_RESIDENTS, _FEW_SAMPLES = 256, 4096
 
 
-class LossOrder(Policy):
-    """Keeps a loss rank and a number of uses of every sample, and orders the cached ones by them.
+class LossOrder:
+    """Names the cached samples as they lie on a scale, then by signed uses, then by number.
 
-    A score may depend on all samples trained so far, so that all scores shift when one sample is
-    trained. Only its weights on rank and uses shift, though: among samples of one rank, uses alone
-    decide, always. So there is one lazy heap per rank, and one of their heads, which alone is made
-    anew when scores shift, once a batch at most. Ranks are below the batch size, so that costs O(1)
-    per access of a batch; a use, an arrival or a victim costs O(log residents) amortised.
+    When one sample is trained, the scale may shift and all samples with it. But among those of one
+    rank, uses alone decide, always. So there is one lazy heap per rank, and one of their heads,
+    which alone is made anew when the scale shifts; as far as it goes, for no sample with a rank is
+    below its level. Ranks are below the batch size, so that costs O(1) per access of a batch; a
+    use, an arrival or a victim costs O(log residents) amortised. Nothing is kept before somebody
+    has to leave.
 
-    Ranks and uses of samples that left are kept. One that is incoming must outrank its victims.
-    A use is an access, once each; the rank is that of the last training step, and of a sample that
-    was in it more than once the last position counts. A loss that is no finite number is counted,
-    and its sample is unscored again.
+    A key holds the uses that its sample had. A use that lets a sample rise costs no work: a key
+    that is too low is put right when it comes up.
 
-    Attributes:
-        ranks: int64[n], `UNSCORED` before the first training step.
-        uses: int64[n].
-        uses_sign: 1 when a sample of fewer uses leaves before another of its rank, -1 when it
-            leaves after it, 0 when uses do not matter. Ties go to the lowest number.
+    Args:
+        ranks: int64[n]; the owner calls `put` after a change.
+        uses: int64[n]; the owner calls `put` after a change, if the sign is -1.
+        cached: bool[n]; the owner calls `put` after an arrival, nothing after a departure.
+        sign: of the uses, as on the scale.
     """
 
-    uses_sign = 1
+    def __init__(self, ranks: np.ndarray, uses: np.ndarray, cached: np.ndarray, sign: int) -> None:
+        self._ranks, self._uses, self._cached, self._sign = ranks, uses, cached, sign
+        # One number at a time is read from these; a NumPy array is slow at that.
+        self._rank_of, self._uses_of = ranks.data, uses.data
+        self._is_cached = cached.data
+        self._scale = Scale([0.0], 0, 0, math.inf)
+        self._heaps: list[list[int]] = []  # of keys: of `UNSCORED`, of rank 0, ...
+        self._heads: list[tuple[float, int, int]] = []  # where it lies, key, place of the heap
+        self._opened = 0  # how many of the heaps have had their heads there
+        self._room = 0  # how many keys may come until all is made anew
 
-    def __init__(self, samples: int) -> None:
-        super().__init__(samples)
-        self.ranks = np.full(samples, UNSCORED, np.int64)
-        self.uses = np.zeros(samples, np.int64)
-        self._cached = np.zeros(samples, dtype=bool)
-        self._count = 0
-        self._queues: dict[int, list[tuple[int, int]]] = {}  # rank -> heap of (signed uses, sample)
-        self._entries = 0
-        self._heads: list[Head] | None = None
+    def __len__(self) -> int:
+        return len(self._heads) + sum(map(len, self._heaps))
 
-    @abstractmethod
-    def score(self, rank: int, uses: int) -> float:
-        """Return what orders victims; within a rank it never contradicts `uses_sign`."""
+    def clear(self) -> None:
+        """Forget the order; whoever has to leave next finds it anew."""
+        self._room = 0
 
-    @abstractmethod
-    def outranks(self, incoming: int, victim: int) -> bool:
-        """Whether a sample that is not cached may take the place of a cached one."""
+    def shift(self, scale: Scale) -> None:
+        """Let samples lie on another scale from now on."""
+        self._scale = scale
+        self._heads.clear()
+        self._opened = 0
 
-    def changed(
-        self, samples: np.ndarray, ranks_before: np.ndarray, uses_before: np.ndarray
-    ) -> None:
-        """Ranks or uses of samples, each once, int64[k], are no longer what they were."""
+    def put(self, samples: np.ndarray) -> None:
+        """Samples, int64[k], came in, or their ranks changed, or they fell."""
+        if self._room > 0:
+            self._add(samples[self._cached[samples]].tolist())
 
-    def access(self, samples: np.ndarray, hit: np.ndarray) -> None:  # noqa: ARG002
-        """Count the uses; a miss is one too."""
-        distinct, times = np.unique(samples, return_counts=True)
-        self.uses[distinct] += times
-        self.changed(distinct, self.ranks[distinct], self.uses[distinct] - times)
-        if self.uses_sign < 0:  # only a score that falls must be put right at once
-            self._queue(distinct[self._cached[distinct]])
-
-    def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:
-        """Rank the losses of a training step."""
-        ranks = loss_ranks(losses)
-        self.quarantined += int(np.count_nonzero(ranks == UNSCORED))
-        distinct = np.unique(samples)
-        ranks_before = self.ranks[distinct]
-        self.ranks[samples] = ranks
-        self.changed(distinct, ranks_before, self.uses[distinct])
-        self._queue(distinct[self._cached[distinct]])
-
-    def victims(self, incoming: int | None) -> Generator[int, None, None]:
-        """Yield cached samples by rising score, as far as the incoming one outranks them."""
-        passed: set[int] = set()
-        heads = self._all_heads()
+    def victims(self) -> Generator[int, None, None]:
+        """Yield the cached samples in order; those still cached at the end are named again."""
+        self._prepare()
+        passed = [NOBODY]
         try:
-            while heads:
-                entry = heapq.heappop(heads)
-                *_, sample, rank = entry
-                now = self._head(rank, passed)
-                if now != entry:
-                    _push(heads, now)
-                    continue
-                if incoming not in {None, sample} and not self.outranks(incoming, sample):
-                    _push(heads, entry)
-                    return
-                passed.add(sample)
-                _push(heads, self._head(rank, passed))
-                yield sample
+            while (sample := self._pop()) != NOBODY:
+                if sample != passed[-1]:  # or it has two keys alike, for it left and came back
+                    passed.append(sample)
+                    yield sample
         finally:
-            self._queue(np.array([s for s in passed if self._cached[s]], np.int64))
+            self.put(np.array(passed[1:], np.int64))
 
-    def inserted(self, samples: np.ndarray) -> None:
-        """Put samples into the order with the rank and the uses that they have."""
-        self._cached[samples] = True
-        self._count += len(samples)
-        self._queue(samples)
+    def exchange(self, incoming: Sequence[int], claims: Scale) -> list[int]:
+        """Let samples come in one by one, each for the first in order.
 
-    def removed(self, samples: np.ndarray, why: Why) -> None:  # noqa: ARG002
-        """Take samples out of the order; their ranks and uses stay."""
-        self._count -= int(np.count_nonzero(self._cached[samples]))
-        self._cached[samples] = False
+        Args:
+            incoming: samples that are not cached, each once; at least one other is.
+            claims: a scale on which who comes in lies above its victim.
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """Ranks, uses and who is cached; the order follows from them."""
-        return {
-            "ranks": self.ranks,
-            "uses": self.uses,
-            "cached": self._cached,
-            "quarantined": np.array(self.quarantined),
-        }
-
-    def restore(self, columns: dict[str, np.ndarray]) -> None:
-        """Take ranks and uses back and make the order anew."""
-        self.ranks = columns["ranks"].copy()
-        self.uses = columns["uses"].copy()
-        self._cached = columns["cached"].copy()
-        self.quarantined = int(columns["quarantined"])
-        self._count = int(np.count_nonzero(self._cached))
-        self._order_anew()
-
-    def _queue(self, samples: np.ndarray) -> None:
-        """Put cached samples into the heaps of their ranks, and before the heads."""
-        if self._entries + len(samples) > 4 * self._count + 1024:
-            self._order_anew()  # all cached samples are in it, these too
-            return
-        ranks, uses = self.ranks[samples].tolist(), self.uses[samples].tolist()
-        for rank, used, sample in zip(ranks, uses, samples.tolist(), strict=True):
-            entry = (self.uses_sign * used, sample)
-            queue = self._queues.setdefault(rank, [])
-            heapq.heappush(queue, entry)
-            if self._heads is not None and queue[0] == entry:
-                heapq.heappush(self._heads, (self.score(rank, used), *entry, rank))
-        self._entries += len(samples)
-        if self._heads is not None and len(self._heads) > 2 * len(self._queues) + 64:
-            self._heads = None
-
-    def _shift(self) -> None:
-        """All scores have shifted: which heads come first must be found anew."""
-        self._heads = None
-
-    def _order_anew(self) -> None:
-        self._queues, self._entries, self._heads = {}, 0, None
-        cached = np.flatnonzero(self._cached)
-        signed = self.uses_sign * self.uses[cached]
-        for rank, used, sample in zip(
-            self.ranks[cached].tolist(), signed.tolist(), cached.tolist(), strict=True
-        ):
-            self._queues.setdefault(rank, []).append((used, sample))
-        for queue in self._queues.values():
-            heapq.heapify(queue)
-        self._entries = len(cached)
-
-    def _all_heads(self) -> list[Head]:
-        """Return the heap of (score, signed uses, sample, rank) over the heads of all ranks.
-
-        An entry may be out of date, but each rank has one that is not above its real head.
+        Returns:
+            For each its victim, which may be one that came in just before, or `NOBODY`.
         """
-        if self._heads is None:
-            found = [self._head(rank, set()) for rank in list(self._queues)]
-            self._heads = [head for head in found if head is not None]
-            heapq.heapify(self._heads)
-        return self._heads
+        if len(self._cached) <= _FEW_SAMPLES:
+            residents = self._cached.nonzero()[0]
+            if len(residents) <= _FEW_RESIDENTS:
+                return self._exchange_few(residents, incoming, claims)
+        self._prepare()
+        left: list[int] = []
+        rank_of, uses_of, is_cached = self._rank_of, self._uses_of, self._is_cached
+        levels, sign, zero, span = claims
+        victim, bar = NOBODY, math.nan  # the first in order, as long as it is out of its heap
+        for sample in incoming:
+            if victim == NOBODY:
+                victim = self._pop()
+                bar = claims.of(rank_of[victim], uses_of[victim])
+            if levels[rank_of[sample] + 1] + (uses_of[sample] * sign - zero) / span > bar:
+                is_cached[victim] = False
+                is_cached[sample] = True
+                self._add((sample,))
+                left.append(victim)
+                victim = NOBODY
+            else:
+                left.append(NOBODY)
+        if victim != NOBODY:
+            self._add((victim,))
+        return left
 
-    def _head(self, rank: int, passed: set[int]) -> Head | None:
-        """Return the first cached sample of a rank that was not passed; drop what is stale."""
-        queue = self._queues.get(rank, [])
-        while queue:
-            signed, sample = queue[0]
-            right = self.uses_sign * int(self.uses[sample])
-            if self._cached[sample] and self.ranks[sample] == rank and sample not in passed:
-                if signed == right:
-                    return self.score(rank, int(self.uses[sample])), signed, sample, rank
-                if signed < right:
-                    heapq.heapreplace(queue, (right, sample))
+    def _exchange_few(
+        self, residents: np.ndarray, incoming: Sequence[int], claims: Scale
+    ) -> list[int]:
+        """Do the same by sorting all residents, which takes less than keeping heaps of few."""
+        self.clear()
+        keys = self._keys(residents)
+        scores = self._scale.of_all(self._ranks[residents], self._uses[residents])
+        rows = np.lexsort((keys, scores))[: len(incoming)]  # no more can leave
+        heap = list(zip(scores[rows].tolist(), keys[rows].tolist(), strict=True))
+        left: list[int] = []
+        rank_of, uses_of, is_cached = self._rank_of, self._uses_of, self._is_cached
+        levels, sign, zero, span = claims
+        other = None if claims is self._scale else self._scale
+        victim, bar = NOBODY, math.nan
+        for sample in incoming:
+            rank, uses = rank_of[sample], uses_of[sample]
+            if victim == NOBODY:
+                bar, key = heap[0]
+                victim = key & _SAMPLE
+                if other:
+                    bar = claims.of(rank_of[victim], uses_of[victim])
+            claim = levels[rank + 1] + (uses * sign - zero) / span
+            if claim > bar:
+                lies_at = other.of(rank, uses) if other else claim
+                heapreplace(heap, (lies_at, (uses * self._sign << _USES) + sample))
+                is_cached[victim] = False
+                is_cached[sample] = True
+                left.append(victim)
+                victim = NOBODY
+            else:
+                left.append(NOBODY)
+        return left
+
+    def _prepare(self) -> None:
+        """Make the heaps, unless they are there; what is sorted is a heap."""
+        if self._room > 0:
+            return
+        cached = self._cached.nonzero()[0]
+        keys, ranks = self._keys(cached), self._ranks[cached]
+        rows = np.lexsort((keys, ranks))
+        ends = np.cumsum(np.bincount(ranks - UNSCORED))
+        self._heaps = [heap.tolist() for heap in np.split(keys[rows], ends[:-1])]
+        self._room = 2 * len(cached) + _LEAST_ROOM
+        self.shift(self._scale)
+
+    def _keys(self, samples: np.ndarray) -> np.ndarray:
+        keys: np.ndarray = (self._uses[samples] * self._sign << _USES) + samples
+        return keys
+
+    def _add(self, samples: Sequence[int]) -> None:
+        """Add the keys of cached samples, and heads where they are the first of their rank."""
+        self._room -= len(samples)
+        rank_of, uses_of, sign = self._rank_of, self._uses_of, self._sign
+        heaps, opened = self._heaps, self._opened
+        for sample in samples:
+            place, key = rank_of[sample] + 1, (uses_of[sample] * sign << _USES) + sample
+            while place >= len(heaps):
+                heaps.append([])
+            heap = heaps[place]
+            heappush(heap, key)
+            if place < opened and heap[0] == key:
+                self._add_head(place)
+
+    def _pop(self) -> int:
+        """Take the first cached sample out of the order; `NOBODY` when there is none."""
+        heads, heaps = self._heads, self._heaps
+        levels = self._scale.levels
+        last = min(len(levels), len(heaps))
+        while True:
+            place = self._opened
+            if place < last:
+                if not place or not heads or heads[0][0] >= levels[place]:
+                    self._opened += 1
+                    self._add_head(place)
                     continue
-            heapq.heappop(queue)
-            self._entries -= 1
-        self._queues.pop(rank, None)
-        return None
+            elif not heads:
+                return NOBODY
+            _, key, place = heappop(heads)
+            heap = heaps[place]
+            if not heap or heap[0] != key:  # another head came before it
+                continue
+            heappop(heap)
+            self._add_head(place)
+            sample = key & _SAMPLE
+            if self._is_cached[sample] and self._rank_of[sample] == place - 1:
+                right = (self._uses_of[sample] * self._sign << _USES) + sample
+                if key == right:
+                    return sample
+                if key < right:
+                    self._add((sample,))
 
-
-def _push(heads: list[Head], head: Head | None) -> None:
-    if head is not None:
-        heapq.heappush(heads, head)
+    def _add_head(self, place: int) -> None:
+        """Let the first of a heap, if there is one, compete as its key has it."""
+        heap = self._heaps[place]
+        if heap:
+            levels, _, zero, span = self._scale
+            lies_at = levels[place] + ((heap[0] >> _USES) - zero) / span
+            heappush(self._heads, (lies_at, heap[0], place))

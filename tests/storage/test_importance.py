@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from storage.policies import Importance
 from storage.policies.extremes import Extremes
-from storage.policies.loss_order import LossOrder
 from storage.policies.ranks import UNSCORED, loss_ranks, normalised, weights
 
 NAN, INF = float("nan"), float("inf")
@@ -18,11 +17,11 @@ def array(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def use(policy: LossOrder, *samples: int) -> None:
+def use(policy: Importance, *samples: int) -> None:
     policy.access(array(*samples), np.zeros(len(samples), dtype=bool))
 
 
-def drained(policy: LossOrder, incoming: int | None = None) -> list[int]:
+def drained(policy: Importance, incoming: int | None = None) -> list[int]:
     """The victims in order; nobody leaves."""
     return list(policy.victims(incoming))
 
@@ -44,16 +43,20 @@ def test_normalised_by_hand() -> None:
     assert normalised(np.array([1.0, 7.0]), 3.0, 3.0).tolist() == [0, 0]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(-5, 5)), max_size=60))
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=60))
 def test_extremes_are_those_of_what_is_there(changes: list[tuple[bool, int]]) -> None:
-    extremes, there = Extremes(), []
+    extremes, there = Extremes(), list[int]()
     for comes, value in changes:
         if comes:
-            extremes.add(value)
+            extremes.reach(value, value)
+            extremes.counts[value] += 1
             there.append(value)
         elif there:
-            extremes.remove(there.pop(value % len(there)))
+            extremes.counts[there.pop(value % len(there))] -= 1
+        else:
+            extremes.counts[-1] -= 1  # the spare one
         assert extremes.ends() == ((min(there), max(there)) if there else (0, 0))
+    assert Extremes.of(np.array(there, np.int64)).ends() == extremes.ends()
 
 
 def test_the_victim_is_of_the_least_rank_then_of_the_fewest_uses_then_the_lowest() -> None:

@@ -288,3 +288,37 @@ def test_a_policy_with_hooks_of_its_own_cannot_tell(policy: type[ScorePolicy]) -
     tried.inserted(np.array([0]))
     tried.rescore(np.array([1]), np.array([9.0]))
     assert not tried.outlasts(np.array([1]), 0)
+
+
+@pytest.mark.parametrize("few", [0, 4096])
+@given(seed=st.integers(0, 2**32), turns=st.integers(1, 60))
+def test_an_exchange_is_each_for_the_first_in_order(few: int, seed: int, turns: int) -> None:
+    rng = np.random.default_rng(seed)
+    with (
+        patch("storage.victim_queue._SHORTEST_FRONT", 3),
+        patch("storage.victim_queue._FEW_SAMPLES", few),
+    ):
+        owner = Owner(SAMPLES, cached=False)
+        owner.insert(rng.choice(SAMPLES, rng.integers(1, SAMPLES), replace=False).tolist())
+        for _ in range(turns):
+            some = rng.choice(SAMPLES, rng.integers(0, 12), replace=False).tolist()
+            owner.rescore(some, rng.choice([-np.inf, 0.0, 1.0, 2.0, 3.0], len(some)).tolist())
+            absent = np.flatnonzero(~owner.cached)
+            incoming = rng.permutation(absent)[: rng.integers(0, 12)].tolist()
+            claims = rng.choice([-np.inf, 0.0, 1.0, 2.0, np.inf], len(incoming)).tolist()
+            cached, expected = owner.cached.copy(), []
+            for sample, claim in zip(incoming, claims, strict=True):
+                victim = min(np.flatnonzero(cached), key=lambda s: (owner.scores[s], s)).item()
+                accepted = claim > owner.scores[victim]
+                cached[[victim, sample]] = [not accepted, accepted]
+                expected.append(victim if accepted else -1)
+            assert owner.queue.exchange(incoming, claims) == expected
+            assert (owner.cached == cached).all()
+            asked = int(rng.integers(0, 4))
+            assert owner.ask(asked, refused=list(range(SAMPLES))) == owner.expected()[:asked]
+
+
+def test_without_claims_all_come_in() -> None:
+    owner = Owner(6, cached=False)
+    owner.insert([0, 1])
+    assert owner.queue.exchange([5, 4, 3]) == [0, 1, 4]

@@ -157,12 +157,13 @@ def replay(options: argparse.Namespace) -> None:
     trace = replays.find_trace(options.trace, options.seed)
     capacities = replays.capacities_of(options.capacity, trace)
     contenders = replays.contenders_of(options.policies, trace)
+    if options.out and len(capacities) < 2:
+        raise InputError("--out draws curves, which need two values of --capacity or more")
     rows: list[Row] = []
     for row in replays.rows(trace, contenders, capacities):
+        if not rows or row["policy"] != rows[-1]["policy"]:
+            progress_console.print(f"replaying {row['policy']}", soft_wrap=True)
         rows.append(row)
-        progress_console.print(
-            f"{row['policy']} at {row['setting']}: {percent(row['hit_ratio'])} hits", soft_wrap=True
-        )
     if not rows:
         raise RunError("nothing could be replayed")
     replays.print_table(out_console, trace, rows)

@@ -132,7 +132,7 @@ def gaps(
         stream = _stream(orders[:, :accesses].ravel(), accesses, samples, rng, layout)
         client, own_rounds = int(members[places[0]]), places // chosen + 1
         streams.append(replace(stream, client=client, rounds=own_rounds))
-    return Trace(f"{clients} clients, {share:g} of them a round", tuple(streams))
+    return Trace(f"{chosen} of {clients} clients a round", tuple(streams))
 
 
 SYNTHETIC: dict[str, Callable[..., Trace]] = {
@@ -153,7 +153,7 @@ def _stream(
 ) -> Stream:
     """Return a stream of participations of `each` requests, laid out in batches and with sizes."""
     if unknown := layout.keys() - Layout.__annotations__.keys():
-        raise TypeError(f"no pattern takes {min(unknown)}")
+        raise TypeError(f"unknown argument {min(unknown)}")
     batch = layout.get("batch", 1)
     _check(batch=batch)
     positions = np.arange(len(requests)) % each

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,19 +42,28 @@ class Contender:
 
     def was_recorded(self, trace: Trace) -> bool:
         """Whether the run that left the trace had this policy."""
-        if self.is_theirs:
-            return False
-        try:
-            recorded: object = json.loads(trace.policy)
-        except ValueError:  # a synthetic trace names none
-            return False
-        return recorded == self.spec.model_dump(mode="json")
+        return not self.is_theirs and self.spec == recorded_policy(trace)
+
+
+def recorded_policy(trace: Trace) -> Spec | None:
+    """Return the policy of the run that left the trace; a synthetic one names none."""
+    try:
+        return Spec.model_validate_json(trace.policy)
+    except ValueError:
+        return None
+
+
+def written(spec: Spec) -> str:
+    """Return a policy as one would ask for it."""
+    arguments = ", ".join(f"{key}={value}" for key, value in spec.args.items())
+    return f"{spec.name}({arguments})" if arguments else spec.name
 
 
 def contenders_of(names: Sequence[str], trace: Trace) -> list[Contender]:
     """Return the policies in comma-separated lists, each once; all of ours if there are none.
 
-    All of ours are, if the trace has no losses, those that do not learn from them.
+    All of ours are the table, and what was recorded; if the trace has no losses, without those
+    that learn from them.
 
     Raises:
         InputError: there is no such policy, or it needs what is not installed.
@@ -67,6 +75,9 @@ def contenders_of(names: Sequence[str], trace: Trace) -> list[Contender]:
             has_losses = any(len(stream.losses) for stream in trace.streams)
             chosen = [each for each in POLICIES if has_losses or not POLICIES[each](1).learns]
             found |= {each: Contender(each, Spec(name=each)) for each in chosen}
+            recorded = recorded_policy(trace)
+            if recorded and recorded not in [contender.spec for contender in found.values()]:
+                found[written(recorded)] = Contender(written(recorded), recorded)
         elif kind == THEIRS:
             known = libcachesim.policies()
             if one and one not in known:

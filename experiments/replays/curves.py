@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from experiments.plots import COLOURS, DASHES, STYLE, WIDTH
 from fedio.errors import InputError
 from fedio.runs import Row
+from storage.policies import POLICIES
 
 CURVES_FILE = "miss-ratio"
-MARKERS = ("o", "s", "^", "D")
+MARKERS = ("o", "s", "^", "D", "v", "<", ">")
 
 
 def write(rows: Sequence[Row], title: str, folder: Path) -> list[Path]:
@@ -50,23 +51,26 @@ def draw(rows: Sequence[Row], title: str) -> Figure:
     exact = all(row["bound_is_exact"] for row in rows)
     axes.fill_between(
         np.array(capacities), np.array(least), color="#DDDDDD", linewidth=0,
-        label="below Belady with bypass" if exact else "below the proven bound",
+        label="no cache gets here" if exact else "no cache gets here (proven)",
     )  # fmt: skip
     curves = {
         policy: sorted((row["capacity"], 1 - row["hit_ratio"]) for row in points)
         for policy, points in groupby(rows, key=lambda row: row["policy"])
     }
-    styles = {policy: divmod(position, len(COLOURS)) for position, policy in enumerate(curves)}
+    # Those of the table look the same in every figure.
+    known = dict.fromkeys([*POLICIES, *curves])
+    styles = {policy: divmod(position, len(COLOURS)) for position, policy in enumerate(known)}
     # The legend has them in the order of their right ends.
     for policy in sorted(curves, key=lambda name: -curves[name][-1][1]):
         kind, colour = styles[policy]
         axes.plot(
-            *np.array(curves[policy]).T, color=COLOURS[colour], linewidth=1.3, markersize=3.5,
-            linestyle=DASHES[kind % len(DASHES)], marker=MARKERS[kind % len(MARKERS)], label=policy,
+            *np.array(curves[policy]).T, color=COLOURS[colour], linewidth=1.1, markersize=5,
+            markerfacecolor="none", linestyle=DASHES[kind % len(DASHES)],
+            marker=MARKERS[colour % len(MARKERS)], label=policy,
         )  # fmt: skip
     if capacities[0] > 0:
         axes.set_xscale("log")
-    axes.set_xticks(capacities, [f"{capacity:,.3g}" for capacity in capacities])
+    axes.set_xticks(capacities, _apart(capacities))
     axes.minorticks_off()
     axes.set(xlabel="capacity of a cache (samples)", ylabel="miss ratio (%)", ylim=(0, 1))
     axes.set_title(title, loc="left")
@@ -74,3 +78,15 @@ def draw(rows: Sequence[Row], title: str) -> Figure:
     axes.grid(visible=True)
     figure.legend(loc="outside right upper")
     return figure
+
+
+def _apart(capacities: Sequence[float]) -> list[str]:
+    """Return the labels of a logarithmic axis, without those that would lie upon one another."""
+    labels: list[str] = []
+    last = 0.0
+    least = (max(capacities) / max(min(capacities), 1e-9)) ** 0.06
+    for capacity in capacities:
+        is_apart = not last or capacity > least * last
+        labels.append(f"{capacity:,.3g}" if is_apart else "")
+        last = capacity if is_apart else last
+    return labels

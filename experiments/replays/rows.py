@@ -11,10 +11,16 @@ from experiments.replays.capacity import RECORDED, Capacity
 from experiments.replays.contenders import Contender
 from fedio.runs import Row
 from storage.bound import hit_bound
+from storage.policies import NextUse
 from storage.replay import replay
 from storage.trace import Trace
 
 _log = logging.getLogger(__name__)
+
+_COUNTERFACTUAL = (
+    "counterfactual, for {}: under this policy or capacity other samples would have been "
+    "requested, so this is of a run that could not have happened"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ def rows(
     Ratios are over all requests of all caches, `hit_ratio` of demand hits alone. `bound` is the
     hit ratio that no cache can exceed, and `regret` how far below it a policy stays.
     `counterfactual` says that another order would have been requested under this policy, so that
-    its figures are of a run that could not have happened.
+    its figures are of a run that could not have happened; `caveats` are sentences for people.
 
     What libCacheSim cannot replay has no row, and a warning instead.
     """
@@ -50,9 +56,14 @@ def rows(
                 _log.warning("%s at capacity %s: %s", contender.name, capacity.text, error)
                 continue
             hit_ratio = counts.hits / requests
-            as_recorded = contender.was_recorded(trace) and capacity.text == RECORDED
+            is_recorded = contender.was_recorded(trace) and capacity.text == RECORDED
+            counterfactual = bool(trace.depends) and not is_recorded
+            caveats = _caveats(trace, contender, counts)
+            if counterfactual:
+                caveats.append(_COUNTERFACTUAL.format(trace.depends))
             yield {
                 "policy": contender.name,
+                "recorded": is_recorded,
                 "capacity": capacity.mean_samples(trace),
                 "setting": capacity.text,
                 "hit_ratio": hit_ratio,
@@ -62,8 +73,29 @@ def rows(
                 "requests": requests,
                 **bounds[capacity],
                 "regret": bounds[capacity]["bound"] - hit_ratio,
-                "counterfactual": bool(trace.depends) and not as_recorded,
+                "counterfactual": counterfactual,
+                "caveats": caveats,
             }
+
+
+def _caveats(trace: Trace, contender: Contender, counts: Counts) -> list[str]:
+    """Return what must be known to read the figures of a policy."""
+    streams = trace.streams
+    caveats: list[str] = []
+    if contender.is_theirs:
+        if any(len(stream.batch_starts) < len(stream.requests) for stream in streams):
+            caveats.append("libCacheSim knows no batches: newcomers count as used after all hits")
+        if not counts.written_bytes:
+            caveats.append("it let nothing in: its queues are shares of the capacity, this small")
+        return caveats
+    policy = contender.policy(1)
+    if policy.learns and not any(len(stream.losses) for stream in streams):
+        caveats.append("it learns from losses, and this trace has none")
+    if isinstance(policy, NextUse) and max(len(stream.starts) for stream in streams) == 1:
+        caveats.append("it was told the whole order, as no policy can know it")
+    if counts.substituted:
+        caveats.append("the losses of stand-ins are not known, so it learned from fewer")
+    return caveats
 
 
 def _bound(trace: Trace, capacity: Capacity, requests: int) -> Row:

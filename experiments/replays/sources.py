@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from fedio.errors import InputError
 from fedio.runs import TRACE_FILE
 from storage.errors import TraceError
-from storage.synthetic import SYNTHETIC
+from storage.synthetic import SYNTHETIC, Layout
 from storage.trace import Trace
 from storage.trace_file import read_trace
 
@@ -35,6 +36,10 @@ def find_trace(name: str, seed: int) -> Trace:
         if pattern not in SYNTHETIC:
             known = ", ".join(SYNTHETIC)
             raise InputError(f"no trace {name}: give a file, a run folder, or one of {known}")
+        own = list(inspect.signature(SYNTHETIC[pattern]).parameters)[1:-1]
+        takes = [*own, *Layout.__annotations__]
+        if unknown := arguments.keys() - set(takes):
+            raise InputError(f"{pattern} takes {', '.join(takes)}, and not {min(unknown)}")
         try:
             return SYNTHETIC[pattern](np.random.default_rng(seed), **arguments)
         except (TypeError, ValueError) as error:

@@ -89,7 +89,6 @@ class Importance(ScorePolicy):
         self.uses[:] = columns["uses"]
         everybody = np.arange(self.samples)
         super().restore(columns | {"scores": self._scores_of(everybody)})
-        self._changed.clear()
 
     def _scores_of(self, samples: np.ndarray) -> np.ndarray:
         scores: np.ndarray = self.ranks[samples] * _RANK + self.uses[samples]

@@ -127,7 +127,7 @@ def test_a_trace_that_depended_on_the_cache_is_labelled(
     }
     write_trace(tmp_path / "t.npz", trace)
     assert main(["replay", str(tmp_path / "t.npz"), "--policies", "fifo"]) == 0
-    assert "counterfactual: sampler pads looks at the cache" in capsys.readouterr().out
+    assert "counterfactual, for sampler pads looks at the cache" in capsys.readouterr().out
 
 
 def test_a_recorded_run_is_replayed_hit_by_hit(tmp_path: Path) -> None:
@@ -184,7 +184,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (["no-such"], "no trace no-such"),
         (["zipf(samples=0)"], "trace zipf(samples=0)"),
-        (["zipf(colour=1)"], "trace zipf(colour=1)"),
+        (["zipf(colour=1)"], "zipf takes samples, requests, exponent, batch"),
+        (["zipf", "--out", "x", "--capacity", "5"], "need two values of --capacity"),
         (["zipf", "--capacity", "many"], "give samples"),
         (["zipf", "--policies", "lrv"], "did you mean 'lru'"),
         (["zipf", "--policies", "libcachesim:ARK"], "ARC"),
@@ -201,6 +202,29 @@ def test_wrong_input(arguments: list[str], said: str, capsys: pytest.CaptureFixt
     assert error.count("\n") == 1
 
 
+def test_what_must_be_known_to_read_a_row() -> None:
+    trace = zipf(np.random.default_rng(0), samples=20, requests=50, batch=5)
+    rows = {row["policy"]: row["caveats"] for row in rows_of(trace, "lru,next_use,importance", "5")}
+    assert rows == {
+        "lru": [],
+        "next_use": ["it was told the whole order, as no policy can know it"],
+        "importance": ["it learns from losses, and this trace has none"],
+    }
+    pytest.importorskip("libcachesim")
+    (row,) = rows_of(trace, "libcachesim:FIFO", "5")
+    assert row["caveats"] == [
+        "libCacheSim knows no batches: newcomers count as used after all hits"
+    ]
+
+
+def test_the_recorded_policy_is_replayed_even_if_it_is_not_in_the_table() -> None:
+    stream = one_stream([0, 1, 0], [1, 1], budget_bytes=1 << 20)
+    recorded = Spec(name="lfu", args={"admission": "more used"})
+    trace = Trace("x", (stream,), policy=recorded.model_dump_json())
+    rows = rows_of(trace, "all", "recorded")
+    assert [row["policy"] for row in rows if row["recorded"]] == ["lfu(admission=more used)"]
+
+
 def test_theirs_agree_with_ours_where_both_are_the_same_policy() -> None:
     pytest.importorskip("libcachesim")
     rng = np.random.default_rng(2)
@@ -208,7 +232,7 @@ def test_theirs_agree_with_ours_where_both_are_the_same_policy() -> None:
         for sigma in (0.0, 1.0):
             trace = zipf(rng, samples=80, requests=800, batch=batch, size_bytes=1000, sigma=sigma)
             rows = rows_of(trace, "fifo,libcachesim:FIFO", "20")
-            ours, theirs = ({**row, "policy": ""} for row in rows)
+            ours, theirs = ({**row, "policy": "", "caveats": []} for row in rows)
             assert ours == theirs
 
 

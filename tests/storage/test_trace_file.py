@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import storage
 from storage import array_zip
 from storage.errors import TraceError
+from storage.synthetic import SYNTHETIC
 from storage.trace import Stream, Trace
 from storage.trace_file import read_trace, write_trace
 from tests.storage.traces import assert_same, traces
@@ -123,7 +124,10 @@ def test_the_examples_in_the_documentation_run(
     (rows,) = re.findall(r"```\n(sample,.*?)```", text, re.DOTALL)
     (stream,) = csv_trace(tmp_path, rows).streams
     assert stream.requests.tolist() == [1, 0, 1]
-    arrays = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    arrays = re.findall(r"^\| `(\w+)` \| (?:uint8|unsigned|float32)", text, re.MULTILINE)
+    patterns = re.findall(r"^\| `(\w+)` \| .* \| `\w+=", text, re.MULTILINE)
+    assert set(patterns) == SYNTHETIC.keys()
+    assert len(read_trace(Path("access.csv")).streams[0].requests) == 5
     with np.load("trace.npz") as file:
         assert arrays == file.files
 

@@ -20,7 +20,7 @@ from storage.placement import Placement
 from storage.policy import Policy
 from storage.read import Read, Status
 from storage.read_log import ReadLog
-from storage.recovery import recover, reinstate
+from storage.recovery import kind_of, recover, reinstate
 from storage.snapshot import Snapshot
 from storage.stats import CacheStats
 from storage.store import Store
@@ -321,7 +321,7 @@ class SampleCache:
             self._index.add(offer.samples, offer.sizes, offer.lengths, offer.checksums)
             self._condition.missing = np.setdiff1d(self.missing, samples)
             kept = self._index.resident[owed.residents]
-            reinstate(self._index, self._policy, owed, kept)
+            reinstate(self._index, self._policy, owed, kept, offer.samples)
 
     def evict(self, need_bytes: int) -> np.ndarray:
         """Evict until `need_bytes` of charge are free; returns the victims in order, int64[k].
@@ -398,7 +398,7 @@ class SampleCache:
                 tag=tag,
                 previous=condition.previous,
                 samples=policy.samples,
-                policy=type(policy).__name__,
+                policy=kind_of(policy),
                 residents=residents,
                 sizes=index.size_bytes[residents],
                 lengths=index.length_bytes[residents],

@@ -58,10 +58,10 @@ class Placement:
         fresh = np.flatnonzero(~held)
         self.policy.weigh(offer.samples, offer.costs)
         asked = fresh[offer.costs[fresh] <= self.usable_bytes]
-        welcome = asked[self.policy.admit(offer.samples[asked], offer.sizes[asked])]
+        welcome = asked[self.policy.checked_admit(offer.samples[asked], offer.sizes[asked])]
         taken: np.ndarray = same.copy()
         if (same == held).all():
-            if self._exchange(offer, welcome, plan, taken):
+            if not held.any() and self._exchange(offer, welcome, plan, taken):
                 return taken
             if self._take_at_once(offer, welcome, plan):
                 taken[welcome] = True
@@ -170,13 +170,24 @@ class Placement:
             return victims
 
     def leave(self, samples: np.ndarray, why: Why) -> None:
-        """Residents leave, each once, int64[k]."""
+        """Residents leave, each once, int64[k].
+
+        Raises:
+            ValueError: the policy named a victim that is none; nothing has changed then.
+        """
+        if why == "evicted":
+            self._check_victims(samples)
         before_bytes = self.index.resident_bytes
         self.index.remove(samples)
         if why == "evicted":
             self.stats.evicted_samples += len(samples)
             self.stats.evicted_bytes += before_bytes - self.index.resident_bytes
         self.policy.removed(samples, why)
+
+    def _check_victims(self, samples: np.ndarray) -> None:
+        if len(samples) > len(set(samples.tolist())) or not self.index.resident[samples].all():
+            who = type(self.policy).__name__
+            raise ValueError(f"policy {who} named a victim twice, or one that is not cached")
 
     def _is_same(self, offer: Offer) -> np.ndarray:
         """Which rows are, to the byte, what a resident is, bool[k]; others may be anything."""
@@ -225,11 +236,14 @@ class Placement:
             plan: where the changes are noted.
         """
         index, stats = self.index, self.stats
+        if len(left) != len(rows):
+            raise ValueError(f"policy {type(self.policy).__name__} gave {len(left)} victims")
         entered = [s for s, victim in zip(rows, left, strict=True) if victim != NOBODY]
         gone = set(left)
         stayed = [sample for sample in entered if sample not in gone]
         old = [victim for victim in left if victim != NOBODY and victim not in rows]
         passed = [rows[sample] for sample in entered if sample in gone]
+        self._check_victims(np.array(old, np.int64))
         passed_bytes = int(offer.sizes[passed].sum())
         before_bytes = index.resident_bytes
         index.remove(np.array(old, np.int64))
@@ -277,9 +291,8 @@ class Placement:
 
     def _admits(self, sample: int, size_bytes: int) -> bool:
         """Whether the policy admits one sample."""
-        if type(self.policy).admit is Policy.admit:
-            return True
-        return bool(self.policy.admit(np.array([sample]), np.array([size_bytes]))[0])
+        one = np.array([sample]), np.array([size_bytes])
+        return bool(self.policy.checked_admit(*one)[0])
 
     def _take_row(self, offer: Offer, row: int, plan: Plan) -> bool:
         sample = int(offer.samples[row])

@@ -74,6 +74,22 @@ class Policy(ABC):
         """Which of the samples that are not cached may come in, bool[k]; `sizes` are declared."""
         return np.ones(len(samples), dtype=bool)
 
+    def checked_admit(self, samples: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return what `admit` does, if it is an answer.
+
+        Raises:
+            ValueError: it is none; numbers would pass as an index of samples.
+        """
+        if type(self).admit is Policy.admit:
+            return np.ones(len(samples), dtype=bool)
+        admitted = np.asarray(self.admit(samples, sizes))
+        if admitted.dtype != np.bool_ or admitted.shape != samples.shape:
+            raise ValueError(
+                f"policy {type(self).__name__}: admit gave {admitted.dtype} {admitted.shape}, "
+                f"not bool ({len(samples)},)"
+            )
+        return admitted
+
     def stand_ins(self, samples: np.ndarray) -> np.ndarray:
         """Name a cached sample to serve in place of each, int64[k], or `NOBODY`.
 

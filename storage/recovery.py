@@ -79,17 +79,32 @@ def recover(store: Store, index: CacheIndex, policy: Policy, before: int | None)
     return condition
 
 
-def reinstate(index: CacheIndex, policy: Policy, snapshot: Snapshot, kept: np.ndarray) -> None:
-    """Give a policy its state back, when the samples bool[k] of a snapshot's are there."""
+def reinstate(
+    index: CacheIndex, policy: Policy, snapshot: Snapshot, kept: np.ndarray, arrived: np.ndarray
+) -> None:
+    """Give a policy its state back.
+
+    Args:
+        index: knows the charges.
+        policy: its state becomes that of the snapshot, if that was its own.
+        snapshot: what was saved.
+        kept: which of the snapshot's residents are there now, bool[k].
+        arrived: those of them that were not before, int64[m].
+    """
     policy.weigh(snapshot.residents[kept], index.costs(snapshot.residents[kept]))
-    if snapshot.policy == type(policy).__name__:
+    if snapshot.policy == kind_of(policy):
         # A policy may keep what it gets, and change it.
         policy.restore({name: column.copy() for name, column in snapshot.columns.items()})
         policy.removed(snapshot.residents[~kept], "corrupt")
     else:
         _log.info("cache saved under policy %s starts a new order", snapshot.policy)
-        policy.inserted(snapshot.residents[kept])
+        policy.inserted(arrived)
     index.staged[snapshot.residents[kept]] = snapshot.staged[kept]
+
+
+def kind_of(policy: Policy) -> str:
+    """Return what tells a policy's saved state from another's."""
+    return f"{type(policy).__module__}.{type(policy).__qualname__}"
 
 
 def _choose(store: Store, policy: Policy, before: int | None) -> tuple[Saved, Snapshot] | None:
@@ -148,4 +163,4 @@ def _restore(
         _log.warning("cache repaired: %d samples are missing", len(condition.missing))
     residents = snapshot.residents[rows]
     index.add(residents, snapshot.sizes[rows], snapshot.lengths[rows], snapshot.checksums[rows])
-    reinstate(index, policy, snapshot, kept)
+    reinstate(index, policy, snapshot, kept, residents)

@@ -25,8 +25,8 @@ class Outcome:
         requests: how many there were.
         hits: demand hits, those that a stand-in served not among them.
         substituted: requests that a stand-in served.
-        requested_bytes: of all requests.
-        hit_bytes: of the demand hits.
+        served_bytes: of all that was served, stand-ins too.
+        hit_bytes: of that, what came from the cache.
         written_bytes: of what came into the cache.
         hits_by_participation: int64[p].
     """
@@ -34,7 +34,7 @@ class Outcome:
     requests: int
     hits: int
     substituted: int
-    requested_bytes: int
+    served_bytes: int
     hit_bytes: int
     written_bytes: int
     hits_by_participation: np.ndarray
@@ -67,31 +67,34 @@ def replay(stream: Stream, policy: Policy, charges: Charges, usable_bytes: int) 
     costs = charges.cost(stream.size_bytes)
     residency: Slots | Bytes
     if (costs == costs[:1]).all():
-        residency = Slots(policy, costs, usable_bytes)
+        residency = Slots(policy, stream.size_bytes, costs, usable_bytes)
     else:
         residency = Bytes(policy, stream.size_bytes, charges, usable_bytes)
     requests, sizes = stream.requests, stream.size_bytes
-    hit, written, substituted = np.zeros(len(requests), dtype=bool), [requests[:0]], 0
+    hit, written = np.zeros(len(requests), dtype=bool), [requests[:0]]
+    all_served = requests.copy()
     learns, substitutes = policy.learns and len(stream.losses) > 0, policy.substitutes
     for rows in _batches(stream, policy, residency.resident):
         batch = requests[rows]
         hit[rows] = resident = residency.resident[batch]
-        served = _with_stand_ins(policy, batch, resident) if substitutes else batch
+        served = _with_stand_ins(policy, batch, residency.resident) if substitutes else batch
         policy.access(batch, resident)
         missed = batch[~resident]
         if served is not batch:
             missed = batch[~resident & (served == batch)]
-            substituted += int(np.count_nonzero(served != batch))
+            all_served[rows] = served
         if len(missed):
             written.append(residency.offer(_each_once(missed)))
         if learns:
             _learn(policy, stream, served, rows)
+    residency.check()
+    stood_in = all_served != requests
     return Outcome(
         requests=len(requests),
         hits=int(np.count_nonzero(hit)),
-        substituted=substituted,
-        requested_bytes=int(sizes[requests].sum()),
-        hit_bytes=int(sizes[requests[hit]].sum()),
+        substituted=int(np.count_nonzero(stood_in)),
+        served_bytes=int(sizes[all_served].sum()),
+        hit_bytes=int(sizes[all_served[hit | stood_in]].sum()),
         written_bytes=int(sizes[np.concatenate(written)].sum()),
         hits_by_participation=np.array(
             [np.count_nonzero(hit[a:b]) for a, b in zip(stream.starts, stream.ends, strict=True)],
@@ -107,11 +110,13 @@ class Slots:
         resident: bool[n].
     """
 
-    def __init__(self, policy: Policy, costs: np.ndarray, usable_bytes: int) -> None:
-        """Start empty, with what each sample is charged, int64[n], all alike."""
+    def __init__(
+        self, policy: Policy, size_bytes: np.ndarray, costs: np.ndarray, usable_bytes: int
+    ) -> None:
+        """Start empty, with size and charge of each sample, int64[n], all charges alike."""
         self.resident = np.zeros(len(costs), dtype=bool)
-        self._policy, self._costs = policy, costs
-        self._free = usable_bytes // int(costs[0]) if len(costs) else 0
+        self._policy, self._size_bytes = policy, size_bytes
+        self._slots = self._free = usable_bytes // int(costs[0]) if len(costs) else 0
         self._is_closed = not self._free  # nothing can ever come in
         self._is_selective = type(policy).admit is not Policy.admit
         policy.capacity_bytes = usable_bytes
@@ -123,7 +128,7 @@ class Slots:
         if self._is_closed:
             return samples[:0]
         if self._is_selective:
-            samples = samples[policy.admit(samples, self._costs[samples])]
+            samples = samples[policy.checked_admit(samples, self._size_bytes[samples])]
         free = self._free
         if free:
             first = samples[:free]
@@ -141,6 +146,16 @@ class Slots:
         self.resident[rest] = True
         self.resident[left] = False
         return np.concatenate([samples[:free], rest]) if free else rest
+
+    def check(self) -> None:
+        """Make sure that as many are resident as came in and did not leave.
+
+        Raises:
+            ValueError: the policy named a victim that was none.
+        """
+        if np.count_nonzero(self.resident) != self._slots - self._free:
+            who = type(self._policy).__name__
+            raise ValueError(f"policy {who} named a victim twice, or one that is not cached")
 
 
 class Bytes:
@@ -174,6 +189,9 @@ class Bytes:
         taken: np.ndarray = samples[self._placement.decide(offer, Plan())]
         return taken
 
+    def check(self) -> None:
+        """Nothing is left to check: the placement looks at every victim."""
+
 
 def _batches(stream: Stream, policy: Policy, resident: np.ndarray) -> Iterator[slice]:
     """Yield what is read at once, in order, and plan each participation before.
@@ -202,14 +220,16 @@ def _batches(stream: Stream, policy: Policy, resident: np.ndarray) -> Iterator[s
         first = last
 
 
-def _with_stand_ins(policy: Policy, batch: np.ndarray, resident: np.ndarray) -> np.ndarray:
+def _with_stand_ins(policy: Policy, batch: np.ndarray, is_resident: np.ndarray) -> np.ndarray:
     """Return what is trained for each request, int64[k]: its sample, or who stands in for it."""
+    resident = is_resident[batch]
     if resident.all():
         return batch
     served = batch.copy()
     missed = np.flatnonzero(~resident)
     stand_ins = policy.stand_ins(batch[missed])
-    served[missed] = np.where(stand_ins == NOBODY, batch[missed], stand_ins)
+    is_there = (stand_ins != NOBODY) & is_resident[stand_ins]
+    served[missed] = np.where(is_there, stand_ins, batch[missed])
     return served
 
 

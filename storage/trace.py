@@ -18,7 +18,7 @@ class Stream:
 
     Attributes:
         client: whose cache it is.
-        size_bytes: int64[n], the declared size of each sample, at least 1.
+        size_bytes: int64[n], the declared size of each sample, from 1 to 2^32 - 1.
         requests: int64[m].
         batch_starts: int64[b], where each batch begins in the requests, ascending from 0.
         starts: int64[p], where each participation begins in the requests; a batch begins there too.
@@ -82,8 +82,8 @@ class Stream:
 
     def _wrong_values(self) -> str:
         """Say which numbers cannot be."""
-        if self.size_bytes.min(initial=1) < 1:
-            return "a sample has a size below 1 byte"
+        if not 1 <= self.size_bytes.min(initial=1) <= self.size_bytes.max(initial=1) < 2**32:
+            return "a sample has a size below 1 byte, or of 4 GiB or more"
         for name in ("requests", "served"):
             named = getattr(self, name)
             if len(named) and not 0 <= named.min() <= named.max() < self.samples:

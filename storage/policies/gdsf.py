@@ -110,8 +110,9 @@ class GDSF(Policy):
         """Give samples the priority of one use, or of those that they have."""
         self._costs[samples] = self._offered[samples]
         self._uses[samples] = np.maximum(self._uses[samples], 1)
-        self._rank(samples)
+        self._rank(samples[:1])  # somebody may have left for the first one
         self._level = self._next_level
+        self._rank(samples[1:])
         self._count += len(samples)
         columns = self._priorities_view[samples], self._numbers_view[samples], samples
         for entry in zip(*(column.tolist() for column in columns), strict=True):

@@ -59,6 +59,7 @@ class ICache(Policy):
         self._ranking = LossShare(samples, important_share)
         self._important, self._scores = self._ranking.important, self._ranking.scores
         self._costs = np.zeros(samples, np.int64)
+        self._offered = np.zeros(samples, np.int64)  # what they were charged when offered last
         self._requests = 0  # in this epoch
         self._named: tuple[np.ndarray, list[int]] | None = None  # for whom, and who stands in
         self._leading = np.zeros(samples, dtype=np.bool_)  # the important residents
@@ -92,10 +93,8 @@ class ICache(Policy):
         self._requests += len(samples)
 
     def weigh(self, samples: np.ndarray, costs: np.ndarray) -> None:
-        """Note charges, those of residents too."""
-        changes = costs - self._costs[samples]
-        self._leading_bytes += int(changes[self._leading[samples]].sum())
-        self._costs[samples] = costs
+        """Note charges; they count once the samples come in."""
+        self._offered[samples] = costs
 
     def victims(self, incoming: int | None) -> Generator[int, None, None]:
         """Yield the least important while these are too many, then the others, then the rest."""
@@ -103,7 +102,7 @@ class ICache(Policy):
         leads = incoming is not None and bool(self._important[incoming])
         if incoming is not None and leads:
             claim = self._scores.item(incoming)
-            over_bytes += 0 if self._leading[incoming] else self._costs.item(incoming)
+            over_bytes += 0 if self._leading[incoming] else self._offered.item(incoming)
         with closing(self._least.victims()) as order:
             least = (victim for victim in order if victim != incoming)
             while over_bytes > 0 and (victim := next(least, NOBODY)) != NOBODY:
@@ -123,7 +122,7 @@ class ICache(Policy):
             return super().exchange(incoming)
         left: list[int] = []
         flags, scores, others = self._ranking.flags, self._scores.item, self._others
-        space_bytes, cost_bytes = self._space * self.capacity_bytes, self._costs.item(incoming[0])
+        space_bytes, cost_bytes = self._space * self.capacity_bytes, self._offered.item(incoming[0])
         least = NOBODY  # the least important resident, while it is out of its queue
         for sample in incoming:
             leads, leading_bytes = flags[sample], self._leading_bytes
@@ -170,17 +169,18 @@ class ICache(Policy):
             "used": self._others.used,
             "stood": self._others.stood,
             "costs": self._costs,
+            "offered": self._offered,
             "residents": self._residents(),
             "requests": np.array(self._requests),
             "quarantined": np.array(self.quarantined),
         }
 
     def restore(self, columns: dict[str, np.ndarray]) -> None:
-        """Take them back; a charge that is known already stays as it is."""
+        """Take them back."""
         self._ranking.losses[:], self._scores[:] = columns["losses"], columns["scores"]
         self._important[:] = columns["important"]
         self._others.used[:], self._others.stood[:] = columns["used"], columns["stood"]
-        np.copyto(self._costs, columns["costs"], where=self._costs == 0)
+        self._costs[:], self._offered[:] = columns["costs"], columns["offered"]
         self._requests, self.quarantined = int(columns["requests"]), int(columns["quarantined"])
         self._arrange(columns["residents"])
 
@@ -193,6 +193,7 @@ class ICache(Policy):
 
     def _enter(self, sample: int) -> None:
         self._others.stood[sample] = 0
+        self._costs[sample] = self._offered[sample]
         if self._ranking.flags[sample]:
             self._leading[sample] = True
             self._leading_bytes += self._costs.item(sample)

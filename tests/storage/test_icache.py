@@ -209,7 +209,8 @@ class Model:
     def __init__(self, samples: int, share: float, space: float, times: int) -> None:
         self.samples, self.share, self.space, self.times = samples, share, space, times
         self.losses = [UNTRAINED] * samples
-        self.costs = [0] * samples
+        self.costs = [0] * samples  # when they came in
+        self.offered = [0] * samples
         self.capacity_bytes = 0
         self.leading: set[int] = set()
         self.others: list[int] = []
@@ -245,8 +246,9 @@ class Model:
 
     def victims(self, incoming: int | None) -> list[int]:
         leads = incoming in self.important
-        counted = self.leading | ({incoming} if incoming is not None and leads else set())
-        over = sum(self.costs[s] for s in counted) - self.space * self.capacity_bytes
+        over = sum(self.costs[s] for s in self.leading) - self.space * self.capacity_bytes
+        if incoming is not None and leads and incoming not in self.leading:
+            over += self.offered[incoming]
         queue = sorted(self.leading - {incoming}, key=lambda s: (self.scores[s], s))
         if incoming is not None and leads:
             ends = [i for i, s in enumerate(queue) if self.scores[s] >= self.scores[incoming]]
@@ -264,6 +266,7 @@ class Model:
 
     def enter(self, sample: int) -> None:
         self.stood[sample] = 0
+        self.costs[sample] = self.offered[sample]
         if sample in self.important:
             self.leading.add(sample)
         else:
@@ -305,7 +308,7 @@ class Play:
         for policy in self.policies:
             policy.weigh(array(*samples), array(*costs))
         for sample, cost in zip(samples, costs, strict=True):
-            self.model.costs[sample] = cost
+            self.model.offered[sample] = cost
 
     def request(self) -> None:
         batch = self.some(8)
@@ -357,7 +360,8 @@ class Play:
     def take(self, sample: int) -> None:
         """As a placement does: as many victims as it takes, or none."""
         costs, before = self.model.costs, self.resident & {sample}
-        short = sum(costs[s] for s in self.resident | {sample}) - self.capacity
+        short = sum(costs[s] for s in self.resident - {sample}) - self.capacity
+        short += self.model.offered[sample]
         order = self.model.victims(sample)
         leaving: list[int] = []
         for victim in order:

@@ -187,6 +187,21 @@ def test_static_keeps_what_came_first() -> None:
     assert cache.stats.rejected == 2
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_batch_with_residents_in_it_is_decided_one_by_one(name: str) -> None:
+    at_once, singly = (open_cache(None, budget_for(5, 100), POLICIES[name](20)) for _ in range(2))
+    buffer = np.zeros(1000, np.uint8)
+    for batch in ([5, 6, 7, 8, 9], [15, 5], [9, 16, 17, 6]):
+        samples = np.array(batch)
+        lengths = np.full(len(batch), 100)
+        for cache in (at_once, singly):
+            cache.read(samples, buffer)
+        at_once.offer(samples, buffer, 100 * np.arange(len(batch)), lengths)
+        for sample in samples:
+            singly.offer(np.array([sample]), buffer, np.zeros(1, np.int64), lengths[:1])
+        assert at_once.residents.tolist() == singly.residents.tolist()
+
+
 class ByLoss(ScorePolicy):
     """Evicts the smallest loss first."""
 

@@ -12,7 +12,7 @@ import lmdb
 import numpy as np
 import pytest
 
-from storage import POLICIES, NotAllowed, SampleCache, Status, open_cache
+from storage import POLICIES, MemoryStore, NotAllowed, SampleCache, Status, open_cache
 from storage.errors import CorruptCache
 from storage.snapshot import Snapshot
 
@@ -439,3 +439,21 @@ def test_a_snapshot_reads_back_as_it_was_or_not_at_all() -> None:
         broken[at] ^= 1
         with pytest.raises(CorruptCache):
             Snapshot.decode(bytes(broken))
+
+
+def test_a_refill_under_another_policy_tells_it_of_newcomers_alone() -> None:
+    store, payload = MemoryStore(), bytes(1000)
+    cache = SampleCache(store, 30_000, POLICIES["lru"](40))
+    for sample in range(20):
+        cache.put(sample, payload)
+    cache.save(1)
+    cache.delete(cache.residents[-1:])
+    cache.close()
+    cache = SampleCache(store, 30_000, POLICIES["random"](40))
+    buffer, none = np.zeros(1000, np.uint8), np.zeros(1, np.int64)
+    cache.refill(cache.missing, buffer, none, none + 1000)
+    assert sorted(cache.policy.victims(None)) == cache.residents.tolist()
+    for sample in range(20, 40):
+        cache.put(sample, payload)
+    assert cache.used_bytes <= cache.usable_bytes
+    assert len(cache) == len(cache.residents)

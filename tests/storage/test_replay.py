@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -88,7 +90,7 @@ def test_bytes_are_counted() -> None:
     stream = stream_of([[[0], [1], [0], [2], [1]]], [10, 20, 40])
     outcome = replay(stream, POLICIES["lru"](3), BySize(), 50)
     assert (outcome.requests, outcome.hits) == (5, 1)
-    assert (outcome.requested_bytes, outcome.hit_bytes) == (100, 10)
+    assert (outcome.served_bytes, outcome.hit_bytes) == (100, 10)
     # 2 drives out 1 and 0 stays; 1 comes again and drives out 0.
     assert outcome.written_bytes == 10 + 20 + 40 + 20
 
@@ -139,6 +141,58 @@ def test_stand_ins_are_no_demand_hits_and_are_not_offered() -> None:
     stream = stream_of([[[0], [1], [2], [0]]], [1] * 3)
     outcome = replay(stream, Echo(3), BySize(), 2)
     assert (outcome.hits, outcome.substituted, outcome.written_bytes) == (1, 2, 1)
+
+
+class Careless(POLICIES["static"]):  # type: ignore[name-defined,misc]
+    """Names a stand-in that is not there."""
+
+    substitutes = True
+
+    def stand_ins(self, samples: np.ndarray) -> np.ndarray:
+        return np.full(len(samples), 2)
+
+
+def test_a_stand_in_that_is_not_there_serves_nobody() -> None:
+    stream = stream_of([[[0], [1], [0]]], [1] * 3)
+    outcome = replay(stream, Careless(3), BySize(), 2)
+    assert (outcome.hits, outcome.substituted) == (1, 0)
+
+
+class Twice(POLICIES["lru"]):  # type: ignore[name-defined,misc]
+    """Names the first victim twice, or somebody else."""
+
+    def exchange(self, incoming: Sequence[int]) -> list[int]:
+        return [9] * len(incoming)
+
+    def victims(self, incoming: int | None) -> Generator[int, None, None]:
+        first = next(super().victims(incoming), 0)
+        yield from (first, first)
+
+
+class Numbers(POLICIES["lru"]):  # type: ignore[name-defined,misc]
+    """Answers with numbers where yes or no was asked."""
+
+    def admit(self, samples: np.ndarray, sizes: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        return np.arange(len(samples))
+
+
+@pytest.mark.parametrize("sizes", [[100] * 10, [100] * 9 + [150]])
+def test_a_policy_that_breaks_its_contract_is_told(sizes: list[int]) -> None:
+    stream = stream_of([[[sample] for sample in range(10)]], sizes)
+    with pytest.raises(ValueError, match="policy Twice named a victim"):
+        replay(stream, Twice(10), BySize(), 200)
+    with pytest.raises(ValueError, match="policy Numbers: admit gave int64"):
+        replay(stream, Numbers(10), BySize(), 200)
+    cache = open_cache(None, 9000, Twice(10))
+    buffer, one = np.zeros(4000, np.uint8), np.zeros(1, np.int64)
+
+    def fill() -> None:
+        for sample in range(10):
+            cache.offer(np.array([sample]), buffer, one, one + 2000)
+
+    with pytest.raises(ValueError, match="policy Twice named a victim"):
+        fill()
+    assert cache.used_bytes <= cache.usable_bytes
 
 
 def test_an_empty_stream_and_no_room() -> None:

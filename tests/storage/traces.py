@@ -46,7 +46,7 @@ def streams(draw: st.DrawFn, client: int, has_losses: bool, has_hits: bool) -> S
     lengths = np.append(firsts, requests)[1:] - firsts
     return Stream(
         client=client,
-        size_bytes=draw(numbers(samples, 1, draw(st.sampled_from([1, 300, 2**40, LARGEST])))),
+        size_bytes=draw(numbers(samples, 1, draw(st.sampled_from([1, 300, 70_000, 2**32 - 1])))),
         requests=asked,
         batch_starts=batch_starts,
         starts=firsts,

@@ -9,10 +9,10 @@ import numpy as np
 
 from clients.samplers import Sampler
 from fedio.config import Experiment
-from fedio.errors import RunError
 from fedio.runs import TRACE_FOLDER
-from fedio.traces import part_file
+from fedio.traces import not_recorded, part_file
 from storage import Policy
+from storage.errors import TraceError
 from storage.trace import Stream, Trace
 from storage.trace_file import write_trace
 
@@ -66,13 +66,13 @@ class Recorder:
         """Write a participation down; one of a round that is trained again replaces the first.
 
         Raises:
-            RunError: the folder is not there, which the server makes in the folder of the run.
-            TraceError: the file cannot be written.
+            RunError: the file cannot be written, or its folder is not there, which the server makes
+                in the folder of the run. It ends the run.
         """
         if not self._folder.is_dir():
-            raise RunError(
-                f"cannot record a trace: there is no folder {self._folder}; the devices have to "
-                "run where the server writes the run"
+            raise not_recorded(
+                f"there is no folder {self._folder}; the devices have to run where the server "
+                "writes the run"
             )
         stream = Stream(
             client=self._client,
@@ -92,7 +92,10 @@ class Recorder:
             policy=self._experiment.chosen.policy.model_dump_json(),
             depends=self._depends(sampler, policy),
         )
-        write_trace(part_file(self._folder, self._client, done.server_round), trace)
+        try:
+            write_trace(part_file(self._folder, self._client, done.server_round), trace)
+        except TraceError as error:
+            raise not_recorded(error) from error
 
     def _depends(self, sampler: Sampler, policy: Policy) -> str:
         """Say why the requests, or what was trained, depended on what was cached."""

@@ -54,9 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _line(error: Exception) -> str:
+    said = " ".join(filter(None, map(str.strip, str(error).splitlines())))
     if isinstance(error, InputError | RunError | StorageError):
-        return str(error)
-    return f"{type(error).__name__}: {error} (unexpected; --debug shows where)"
+        return said
+    return f"{type(error).__name__}: {said} (unexpected; --debug shows where)"
 
 
 def _parser() -> argparse.ArgumentParser:

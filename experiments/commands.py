@@ -29,7 +29,7 @@ from fedio.config import Experiment, Spec
 from fedio.errors import InputError, RunError
 from fedio.home import RUNS_FOLDER, run_name
 from fedio.loading import find, load, presets
-from fedio.output import dumps, reserved, write_text
+from fedio.output import dumps, make_folder, reserved, write_text
 from fedio.plugins import unknown
 from fedio.profiles import known_profiles, load_profile
 from fedio.runs import (
@@ -155,10 +155,15 @@ def replay(options: argparse.Namespace) -> None:
     """Replay a trace under policies."""
     _check_json(options.json)
     trace = replays.find_trace(options.trace, options.seed)
+    file = replays.file_of(options.trace)
+    if options.json and file and options.json.resolve() == file.resolve():
+        raise InputError(f"--json {options.json} is the trace; name another file")
     capacities = replays.capacities_of(options.capacity, trace)
     contenders = replays.contenders_of(options.policies, trace)
     if options.out and len(capacities) < 2:
         raise InputError("--out draws curves, which need two values of --capacity or more")
+    if options.out:
+        make_folder(options.out)
     rows: list[Row] = []
     for row in replays.rows(trace, contenders, capacities):
         if not rows or row["policy"] != rows[-1]["policy"]:
@@ -167,10 +172,10 @@ def replay(options: argparse.Namespace) -> None:
     if not rows:
         raise RunError("nothing could be replayed")
     replays.print_table(out_console, trace, rows)
+    _write_json(options.json, {"schema": 1, "trace": replays.facts(trace), "rows": rows})
     if options.out:
         for path in replays.write_curves(rows, trace.name, options.out):
             out_console.print(path, soft_wrap=True)
-    _write_json(options.json, {"schema": 1, "trace": replays.facts(trace), "rows": rows})
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -279,15 +284,20 @@ def _check_json(path: Path | None) -> None:
     """Find out before the work that its figures could not be written."""
     if path is None:
         return
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: it needs a file name in a folder that exists")
-    if path.name in {*FILES, TRACE_FILE} and (path.parent / CONFIG_FILE).exists():
-        raise InputError(f"{path} is a file of a run; name another file")
     try:
-        with tempfile.TemporaryFile(dir=path.parent):
+        file = path.resolve()
+        if file.is_dir() or not file.parent.is_dir():
+            raise InputError(f"cannot write {path}: it needs a file name in a folder that exists")
+        if file.exists() and not file.is_file():
+            raise InputError(f"cannot write {path}: it is no plain file, and would be replaced")
+        if file.name in {*FILES, TRACE_FILE} and (file.parent / CONFIG_FILE).exists():
+            raise InputError(f"{path} is a file of a run; name another file")
+        # With a name as long as the one that the figures are written under.
+        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}."):
             pass
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot write {path}: {why}") from error
 
 
 def _write_json(path: Path | None, value: Row) -> None:

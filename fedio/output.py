@@ -66,9 +66,20 @@ def dumps(value: object, indent: int | None = None) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file in one step, so that no reader ever sees half of it."""
+    with replacing(path) as temporary:
+        temporary.write_text(text)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Lend a file beside `path` that takes its place in one step, unless the block fails.
+
+    A link stays a link: what it leads to is replaced.
+    """
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text)
+        yield temporary
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ def resolve(
         kind: what they are, for the message ("policy", "selector").
 
     Raises:
-        InputError: the name is neither in the table nor importable.
+        InputError: the name is neither in the table nor importable, or its module fails.
     """
     if spec.name in table:
         return table[spec.name]
@@ -44,9 +44,9 @@ def resolve(
     module_name, _, attribute = spec.name.partition(":")
     try:
         found: Callable[..., Plugin] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (Exception, SystemExit) as error:  # what a module does when imported may be anything
         raise InputError(
-            f"cannot load {kind} {spec.name!r}: {error}; "
+            f"cannot load {kind} {spec.name!r}: {type(error).__name__}: {error}; "
             "name it package.module:Class and put it on the Python path"
         ) from error
     return found
@@ -69,7 +69,7 @@ def create(
         raise InputError(f"{kind} {spec.name!r} is the class {make.__name__}, not a {abc.__name__}")
     try:
         made = make(*given, **spec.args)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{kind} {spec.name!r} does not take {spec.args}: {error}") from error
     if not isinstance(made, abc):
         raise InputError(f"{kind} {spec.name!r} is a {type(made).__name__}, not a {abc.__name__}")

@@ -24,7 +24,7 @@ from fedio.environment import environment
 from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
 from fedio.output import LOCK_FILE, dumps, is_empty, make_folder, unwritable, write_text
-from fedio.traces import collect
+from fedio.traces import check_recorded, collect
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,9 @@ class RunFolder:
         check_reusable(path, experiment)
         for name in (SUMMARY_FILE, ROUNDS_FILE, CLIENTS_FILE, TRACE_FILE):
             (path / name).unlink(missing_ok=True)
+            # What a writer leaves that is ended by force.
+            for leftover in path.glob(f".{name}.*"):
+                leftover.unlink()
         rmtree(path / TRACE_FOLDER, ignore_errors=True)
         try:
             if experiment.engine.record_trace:
@@ -84,8 +87,16 @@ class RunFolder:
         self._append(ROUNDS_FILE, [row])
 
     def append_clients(self, rows: Iterable[Row]) -> None:
-        """Add lines to `clients.jsonl`."""
-        self._append(CLIENTS_FILE, rows)
+        """Add lines to `clients.jsonl`.
+
+        Raises:
+            RunError: it cannot be written, or a participation could not be recorded: without it
+                neither the trace nor the results would be those of this experiment.
+        """
+        written = list(rows)
+        self._append(CLIENTS_FILE, written)
+        for row in written:
+            check_recorded(row.get("problem"))
 
     def finish(self, summary: Row) -> None:
         """Put the trace together if there is to be one, and write `summary.json`: it is complete.

@@ -15,6 +15,27 @@ from storage.errors import TraceError
 from storage.trace import Stream, Trace
 from storage.trace_file import read_trace, write_trace
 
+_NOT_RECORDED = "cannot record a trace: "
+
+
+def not_recorded(why: object) -> RunError:
+    """Return the error of a device that cannot write its part, as `check_recorded` knows it."""
+    return RunError(f"{_NOT_RECORDED}{why}")
+
+
+def check_recorded(problem: str | None) -> None:
+    """Check that a participation did not fail for want of its part.
+
+    Args:
+        problem: what went wrong with it, such as its device's traceback.
+
+    Raises:
+        RunError: it did.
+    """
+    _, said, why = (problem or "").rpartition(_NOT_RECORDED)
+    if said:
+        raise not_recorded(why.partition("\n")[0])
+
 
 def part_file(folder: Path, client: int, server_round: int) -> Path:
     """Return where a participation's part goes; one that is trained again replaces it."""

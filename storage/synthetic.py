@@ -10,15 +10,21 @@ import numpy as np
 
 from storage.trace import Stream, Trace
 
+_MOST_EXPONENT = 100
+_MOST_SIGMA = 10
+_MOST_BYTES = 2**32 - 1
+
 
 class Layout(TypedDict, total=False):
     """What any pattern may be laid out in.
 
     Attributes:
         batch: requests in each batch, 1 where not given; the last of a participation may be short.
-        size_bytes: of each sample, int64[samples], or of all: 1 where not given.
+        size_bytes: of each sample, int64[samples], or of all, from 1 to 2^32 - 1: 1 where not
+            given.
         sigma: spreads sizes around `size_bytes`, which is then their median: log-normal, with
-            this standard deviation of the logarithm, rounded, and at least 1 byte.
+            this standard deviation of the logarithm, 0 to 10, rounded, and kept within 1 to
+            2^32 - 1 bytes.
     """
 
     batch: int
@@ -55,6 +61,8 @@ def zipf(
         ValueError: an argument is out of range.
     """
     _check(samples=samples, requests=requests)
+    if not 0 <= exponent <= _MOST_EXPONENT:
+        raise ValueError(f"exponent is 0 to {_MOST_EXPONENT}, got {exponent}")
     popularity = np.cumsum(np.arange(1.0, samples + 1) ** -exponent)
     drawn = np.searchsorted(popularity, rng.random(requests) * popularity[-1], side="right")
     # Rounding could take the largest draw beyond the end.
@@ -156,12 +164,9 @@ def _stream(
         raise TypeError(f"unknown argument {min(unknown)}")
     batch = layout.get("batch", 1)
     _check(batch=batch)
+    sizes = _sizes(rng, samples, layout)
     positions = np.arange(len(requests)) % each
     starts = np.flatnonzero(positions == 0)
-    sizes = np.array(np.broadcast_to(layout.get("size_bytes", 1), samples))
-    if sigma := layout.get("sigma", 0.0):
-        drawn = sizes * np.exp(sigma * rng.standard_normal(samples))
-        sizes = np.maximum(drawn.round(), 1).astype(np.int64)
     return Stream(
         client=0,
         size_bytes=sizes,
@@ -172,12 +177,27 @@ def _stream(
     )
 
 
+def _sizes(rng: np.random.Generator, samples: int, layout: Layout) -> np.ndarray:
+    """Return the bytes of each sample, int64[samples]."""
+    given = np.asarray(layout.get("size_bytes", 1))
+    if given.dtype.kind not in "iu" or not np.all((given >= 1) & (given <= _MOST_BYTES)):
+        raise ValueError("size_bytes are whole numbers from 1 to 2^32 - 1")
+    sizes = np.array(np.broadcast_to(given, samples), np.int64)
+    sigma = layout.get("sigma", 0.0)
+    if not 0 <= sigma <= _MOST_SIGMA:
+        raise ValueError(f"sigma is 0 to {_MOST_SIGMA}, got {sigma}")
+    if sigma:
+        drawn = sizes * np.exp(sigma * rng.standard_normal(samples))
+        sizes = np.clip(drawn.round(), 1, _MOST_BYTES).astype(np.int64)
+    return sizes
+
+
 def _check(**counts: int) -> None:
-    """Check that there is at least one of each.
+    """Check that there is at least one of each, in whole numbers.
 
     Raises:
         ValueError: there is not.
     """
     for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} is at least 1, got {count}")
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise ValueError(f"{name} is a whole number from 1 on, got {count}")

@@ -4,7 +4,7 @@ from experiments.replays.capacity import Capacity, capacities_of
 from experiments.replays.contenders import Contender, contenders_of
 from experiments.replays.curves import write as write_curves
 from experiments.replays.rows import rows
-from experiments.replays.sources import find_trace
+from experiments.replays.sources import file_of, find_trace
 from experiments.replays.table import facts, print_table
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "capacities_of",
     "contenders_of",
     "facts",
+    "file_of",
     "find_trace",
     "print_table",
     "rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from storage.trace import Stream, Trace
 RECORDED = "recorded"
 DEFAULT_SHARES = ["1%", "2%", "5%", "10%", "20%", "50%"]
 
+_SAMPLES = re.compile(r"[0-9]{1,13}")
+_SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 _MOST_SAMPLES = 10**12
 
 
@@ -29,12 +32,11 @@ class Capacity:
     text: str
 
     def __post_init__(self) -> None:
-        number, is_share = self.text.removesuffix("%"), self.text.endswith("%")
-        try:
-            value = float(number) if is_share else int(number)
-        except ValueError:
-            value = 0 if self.text == RECORDED else -1
-        if not 0 <= value <= (100 if is_share else _MOST_SAMPLES):
+        samples, share = _SAMPLES.fullmatch(self.text), _SHARE.fullmatch(self.text)
+        is_known = self.text == RECORDED
+        is_known |= samples is not None and int(self.text) <= _MOST_SAMPLES
+        is_known |= share is not None and float(share[1]) <= 100
+        if not is_known:
             raise InputError(
                 f"--capacity {self.text}: give samples (100), a share of each client's samples "
                 f"(10%), or {RECORDED!r}"
@@ -56,14 +58,17 @@ class Capacity:
         return BySize(), int(self.text) * total_bytes // max(1, stream.samples)
 
     def mean_samples(self, trace: Trace) -> float:
-        """Return how many samples of average charge fit into a cache, the mean over all caches."""
+        """Return how many samples of average charge fit into a cache, the mean over all caches.
+
+        A client that has no samples does not count.
+        """
+        if self.text.isdecimal():
+            return int(self.text)
         fitting = []
-        for stream in trace.streams:
+        for stream in (stream for stream in trace.streams if stream.samples):
             charges, capacity_bytes = self.of(stream)
             mean_bytes = float(charges.cost(stream.size_bytes).mean())
             fitting.append(min(stream.samples, capacity_bytes / mean_bytes))
-        if self.text.isdecimal():
-            return int(self.text)
         return sum(fitting) / len(fitting)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from storage.trace import Trace
 
 ALL = "all"
 THEIRS = "libcachesim"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,8 @@ def written(spec: Spec) -> str:
 def contenders_of(names: Sequence[str], trace: Trace) -> list[Contender]:
     """Return the policies in comma-separated lists, each once; all of ours if there are none.
 
-    All of ours are the table, and what was recorded; if the trace has no losses, without those
-    that learn from them.
+    All of ours are the table, and what was recorded unless it is a plug-in; if the trace has no
+    losses, without those that learn from them.
 
     Raises:
         InputError: there is no such policy, or it needs what is not installed.
@@ -77,7 +80,7 @@ def contenders_of(names: Sequence[str], trace: Trace) -> list[Contender]:
             found |= {each: Contender(each, Spec(name=each)) for each in chosen}
             recorded = recorded_policy(trace)
             if recorded and recorded not in [contender.spec for contender in found.values()]:
-                found[written(recorded)] = Contender(written(recorded), recorded)
+                found |= _of_record(recorded)
         elif kind == THEIRS:
             known = libcachesim.policies()
             if one and one not in known:
@@ -90,3 +93,20 @@ def contenders_of(names: Sequence[str], trace: Trace) -> list[Contender]:
             found[name] = Contender(name, Spec(name=plain, args=arguments))
             found[name].policy(1)  # find out before the work
     return list(found.values())
+
+
+def _of_record(spec: Spec) -> dict[str, Contender]:
+    """Return the recorded policy by name, or nothing and a warning where it cannot be had.
+
+    A plug-in is imported only if the user names it: a trace may come from anywhere.
+    """
+    contender = Contender(written(spec), spec)
+    if spec.name not in POLICIES:
+        _log.warning("left out the recorded %s: name it with --policies", contender.name)
+        return {}
+    try:
+        contender.policy(1)
+    except InputError as error:
+        _log.warning("left out the recorded policy: %s", error)
+        return {}
+    return {contender.name: contender}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from experiments.plots import COLOURS, DASHES, STYLE, WIDTH
-from fedio.errors import InputError
+from fedio.errors import RunError
+from fedio.output import make_folder, replacing
 from fedio.runs import Row
 from storage.policies import POLICIES
 
@@ -23,19 +25,20 @@ def write(rows: Sequence[Row], title: str, folder: Path) -> list[Path]:
     """Draw the rows of a replay into `folder`, as PNG and SVG; returns the files.
 
     Raises:
-        InputError: the folder cannot be written.
+        RunError: they cannot be written; what was there is as it was.
     """
     files = [folder / f"{CURVES_FILE}.{ending}" for ending in ("png", "svg")]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with mpl.rc_context(STYLE):
             figure = draw(rows, title)
             for file, metadata in zip(files, ({"Software": None}, {"Date": None}), strict=True):
-                figure.savefig(file, metadata=metadata, bbox_inches="tight")
+                with replacing(file) as temporary:
+                    figure.savefig(
+                        temporary, format=file.suffix[1:], metadata=metadata, bbox_inches="tight"
+                    )
     except OSError as error:
-        raise InputError(
-            f"cannot write plots to {folder}: {error.strerror}; name another --out"
-        ) from error
+        raise RunError(f"cannot write plots to {folder}: {error.strerror}") from error
     return files
 
 
@@ -48,11 +51,10 @@ def draw(rows: Sequence[Row], title: str) -> Figure:
     axes = figure.subplots()
     limits = sorted({(row["capacity"], 1 - row["bound"]) for row in rows})
     capacities, least = zip(*limits, strict=True)
-    exact = all(row["bound_is_exact"] for row in rows)
-    axes.fill_between(
-        np.array(capacities), np.array(least), color="#DDDDDD", linewidth=0,
-        label="no cache gets here" if exact else "no cache gets here (proven)",
-    )  # fmt: skip
+    is_exact = all(row["bound_is_exact"] for row in rows)
+    limit = "no cache gets here" + ("" if is_exact else " (proven)")
+    edge = axes.fill_between(np.array(capacities), np.array(least), color="#DDDDDD", linewidth=0)
+    legend: dict[str, Artist] = {limit: edge}
     curves = {
         policy: sorted((row["capacity"], 1 - row["hit_ratio"]) for row in points)
         for policy, points in groupby(rows, key=lambda row: row["policy"])
@@ -63,21 +65,28 @@ def draw(rows: Sequence[Row], title: str) -> Figure:
     # The legend has them in the order of their right ends.
     for policy in sorted(curves, key=lambda name: -curves[name][-1][1]):
         kind, colour = styles[policy]
-        axes.plot(
+        (legend[policy],) = axes.plot(
             *np.array(curves[policy]).T, color=COLOURS[colour], linewidth=1.1, markersize=5,
             markerfacecolor="none", linestyle=DASHES[kind % len(DASHES)],
-            marker=MARKERS[colour % len(MARKERS)], label=policy,
+            marker=MARKERS[colour % len(MARKERS)],
         )  # fmt: skip
     if capacities[0] > 0:
         axes.set_xscale("log")
     axes.set_xticks(capacities, _apart(capacities))
     axes.minorticks_off()
     axes.set(xlabel="capacity of a cache (samples)", ylabel="miss ratio (%)", ylim=(0, 1))
-    axes.set_title(title, loc="left")
+    axes.set_title(title, loc="left", parse_math=False)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
     axes.grid(visible=True)
-    figure.legend(loc="outside right upper")
+    _add_legend(figure, legend)
     return figure
+
+
+def _add_legend(figure: Figure, entries: Mapping[str, Artist]) -> None:
+    """Name the curves as they are written: a name may have what matplotlib reads as a sign."""
+    legend = figure.legend(list(entries.values()), [" "] * len(entries), loc="outside right upper")
+    for text, name in zip(legend.get_texts(), entries, strict=True):
+        text.set(text=name, parse_math=False)
 
 
 def _apart(capacities: Sequence[float]) -> list[str]:

@@ -27,10 +27,11 @@ _COUNTERFACTUAL = (
 class Counts:
     """What a policy came to at one capacity, over all caches of a trace."""
 
-    hits: int = 0
+    hits: int
+    hit_bytes: int
+    served_bytes: int
+    written_bytes: int
     substituted: int = 0
-    hit_bytes: int = 0
-    written_bytes: int = 0
 
 
 def rows(
@@ -38,7 +39,8 @@ def rows(
 ) -> Iterator[Row]:
     """Yield a row per policy and capacity, the policies one after another.
 
-    Ratios are over all requests of all caches, `hit_ratio` of demand hits alone. `bound` is the
+    Ratios are over all requests of all caches, `hit_ratio` of demand hits alone, and
+    `byte_hit_ratio` of bytes from the cache, stand-ins too, over bytes served. `bound` is the
     hit ratio that no cache can exceed, and `regret` how far below it a policy stays.
     `counterfactual` says that another order would have been requested under this policy, so that
     its figures are of a run that could not have happened; `caveats` are sentences for people.
@@ -46,7 +48,6 @@ def rows(
     What libCacheSim cannot replay has no row, and a warning instead.
     """
     requests = sum(len(stream.requests) for stream in trace.streams)
-    requested_bytes = sum(int(s.size_bytes[s.requests].sum()) for s in trace.streams)
     bounds = {capacity: _bound(trace, capacity, requests) for capacity in capacities}
     for contender in contenders:
         for capacity in capacities:
@@ -67,7 +68,7 @@ def rows(
                 "capacity": capacity.mean_samples(trace),
                 "setting": capacity.text,
                 "hit_ratio": hit_ratio,
-                "byte_hit_ratio": counts.hit_bytes / requested_bytes,
+                "byte_hit_ratio": counts.hit_bytes / counts.served_bytes,
                 "substituted_ratio": counts.substituted / requests,
                 "written_bytes": counts.written_bytes,
                 "requests": requests,
@@ -119,6 +120,7 @@ def _ours(trace: Trace, contender: Contender, capacity: Capacity) -> Counts:
         hits=sum(outcome.hits for outcome in outcomes),
         substituted=sum(outcome.substituted for outcome in outcomes),
         hit_bytes=sum(outcome.hit_bytes for outcome in outcomes),
+        served_bytes=sum(outcome.served_bytes for outcome in outcomes),
         written_bytes=sum(outcome.written_bytes for outcome in outcomes),
     )
 
@@ -128,4 +130,6 @@ def _theirs(trace: Trace, contender: Contender, capacity: Capacity) -> Counts:
     for stream in trace.streams:
         charges, capacity_bytes = capacity.of(stream)
         rooms.append(libcachesim.Room(charges.cost(stream.size_bytes), capacity_bytes))
-    return Counts(**libcachesim.replay(contender.spec.name, trace, rooms))
+    served_bytes = sum(int(stream.size_bytes[stream.requests].sum()) for stream in trace.streams)
+    counted = libcachesim.replay(contender.spec.name, trace, rooms)
+    return Counts(**counted, served_bytes=served_bytes)

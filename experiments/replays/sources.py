@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import inspect
 import re
 from pathlib import Path
@@ -30,8 +31,8 @@ def find_trace(name: str, seed: int) -> Trace:
     Raises:
         InputError: there is none, it cannot be read, or it has no requests.
     """
-    path = Path(name)
-    if not path.exists():
+    path = file_of(name)
+    if path is None:
         pattern, arguments = named_call(name)
         if pattern not in SYNTHETIC:
             known = ", ".join(SYNTHETIC)
@@ -42,12 +43,10 @@ def find_trace(name: str, seed: int) -> Trace:
             raise InputError(f"{pattern} takes {', '.join(takes)}, and not {min(unknown)}")
         try:
             return SYNTHETIC[pattern](np.random.default_rng(seed), **arguments)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"trace {name}: {error}") from error
-    if path.is_dir():
-        path /= TRACE_FILE
-        if not path.exists():
-            raise InputError(f"{name} has no {TRACE_FILE}: make the run with --record-trace")
+        except MemoryError as error:
+            raise InputError(f"trace {name}: it is too large for the memory here") from error
     try:
         trace = read_trace(path)
     except TraceError as error:
@@ -72,11 +71,36 @@ def named_call(text: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not key.isidentifier():
             raise InputError(f"cannot read {part.strip()!r} in {text!r}: write key=value")
+        if key in arguments:
+            raise InputError(f"{text!r} gives {key} twice")
         try:
             arguments[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             arguments[key] = value
+        except (TypeError, MemoryError, RecursionError) as error:
+            raise InputError(f"cannot read the value of {key} in {text!r}") from error
     return name, arguments
+
+
+def file_of(name: str) -> Path | None:
+    """Return the file of a trace, or None if there is nothing of that name.
+
+    Raises:
+        InputError: it is a folder without a trace, or cannot be looked at.
+    """
+    path = Path(name)
+    try:
+        if not path.exists():
+            return None
+        if path.is_dir():
+            path /= TRACE_FILE
+            if not path.exists():
+                raise InputError(f"{name} has no {TRACE_FILE}: make the run with --record-trace")
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None  # a long pattern
+        raise InputError(f"cannot read {name}: {error.strerror}") from error
+    return path
 
 
 def split(text: str) -> list[str]:

@@ -17,6 +17,7 @@ from fedio.config import Experiment
 from fedio.errors import RunError
 from fedio.runs import TRACE_FOLDER
 from fedio.seeds import Purpose, rng
+from fedio.traces import check_recorded
 from storage import LRU, Policy
 from storage.trace import Trace
 from storage.trace_file import read_trace
@@ -121,6 +122,17 @@ def test_a_device_elsewhere_than_the_server_says_so(
     host = Host(named(), tmp_path)
     with pytest.raises(RunError, match="the devices have to run where the server writes the run"):
         host.device(0).train(Central(named()).initial_arrays, 1, local_steps=1)
+
+
+def test_a_part_that_cannot_be_written_is_an_error_that_ends_the_run(
+    named: Callable[..., Experiment], home: Path
+) -> None:
+    (home / TRACE_FOLDER / "0-1.npz").mkdir()
+    host = Host(named(), home)
+    with pytest.raises(RunError, match=r"cannot record a trace: .*0-1\.npz") as caught:
+        host.device(0).train(Central(named()).initial_arrays, 1, local_steps=1)
+    with pytest.raises(RunError, match=r"^cannot record a trace: "):
+        check_recorded(str(caught.value))
 
 
 def written(experiment: Experiment, home: Path, policy: Policy, served: list[int]) -> Trace:

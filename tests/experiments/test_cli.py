@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from experiments import doctor as checks
 from experiments.cli import main
+from fedio.errors import RunError
 
 
 def text_of(folder: Path) -> dict[str, bytes]:
@@ -249,3 +252,31 @@ def test_lists_and_data(
 def test_the_doctor_finds_everything_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     assert "FAIL" not in capsys.readouterr().out
+
+
+def test_json_replaces_plain_files_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe, link, circle = tmp_path / "pipe", tmp_path / "link", tmp_path / "circle"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    circle.symlink_to(circle)
+    for path in (pipe, link, circle, tmp_path / ("x" * 300), tmp_path / ("x" * 250)):
+        assert main(["replay", "zipf(requests=9)", "--json", str(path)]) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith(f"error: cannot write {path}: ")
+        assert captured.err.count("\n") == 1
+        assert not captured.out
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+
+
+def test_an_error_of_many_lines_is_told_in_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise RunError("one\n\n  two")
+
+    monkeypatch.setattr(checks, "check", fail)
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().err == "error: one two\n"

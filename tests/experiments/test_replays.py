@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from experiments import replays
 from experiments.cli import main
 from experiments.replays.capacity import RECORDED, Capacity
+from experiments.replays.curves import draw
 from experiments.replays.sources import named_call, split
 from fedio.config import Spec
 from fedio.errors import InputError
@@ -79,7 +81,20 @@ def test_capacities() -> None:
     assert len(replays.capacities_of([], synthetic)) > 2
     with pytest.raises(InputError, match="was not recorded"):
         replays.capacities_of([RECORDED], synthetic)
-    for wrong in ("-1", "1.5", "101%", "x", "nan%", "1e3", "%", ""):
+    for wrong in (
+        "-1",
+        "1.5",
+        "101%",
+        "x",
+        "nan%",
+        "1e3",
+        "%",
+        "",
+        "1_000",
+        "+5",
+        "1e1%",
+        "9" * 5000,
+    ):
         with pytest.raises(InputError, match="give samples"):
             Capacity(wrong)
 
@@ -98,6 +113,7 @@ def test_contenders() -> None:
         ("lru(x=1)", "does not take"),
         ("lru(1)", "write key=value"),
         ("lru(", "cannot read"),
+        ("lru(a=1, a=2)", "gives a twice"),
     ):
         with pytest.raises(InputError, match=said):
             replays.contenders_of([wrong], trace)
@@ -184,6 +200,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (["no-such"], "no trace no-such"),
         (["zipf(samples=0)"], "trace zipf(samples=0)"),
+        (["x" * 300], "no trace xxx"),
+        (["zipf(samples={[]:1})"], "cannot read the value of samples"),
+        (["zipf(samples=99999999999999)"], "too large"),
+        (["zipf(samples=1, samples=2)"], "gives samples twice"),
         (["zipf(colour=1)"], "zipf takes samples, requests, exponent, batch"),
         (["zipf", "--out", "x", "--capacity", "5"], "need two values of --capacity"),
         (["zipf", "--capacity", "many"], "give samples"),
@@ -258,3 +278,86 @@ def test_all_of_theirs_can_be_replayed() -> None:
 
 def test_every_policy_has_a_first_line_to_list() -> None:
     assert all((policy.__doc__ or "").strip() for policy in POLICIES.values())
+
+
+def test_a_plug_in_that_a_trace_names_is_imported_only_if_the_user_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "evil_plug.py").write_text(
+        "open(__file__ + '.ran', 'w').close(); raise OSError('no')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for recorded in (Spec(name="evil_plug:P"), Spec(name="lru", args={"colour": 1})):
+        trace = Trace("x", (one_stream([0, 1], [1, 1]),), policy=recorded.model_dump_json())
+        names = {contender.spec.name for contender in replays.contenders_of([], trace)}
+        assert names <= POLICIES.keys()
+        assert "left out the recorded" in caplog.text
+        caplog.clear()
+    ran = tmp_path / "evil_plug.py.ran"
+    assert not ran.exists()
+    with pytest.raises(InputError, match="cannot load policy"):
+        replays.contenders_of(["evil_plug:P"], trace)
+    assert ran.exists()
+
+
+def test_the_trace_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, link = tmp_path / "t.npz", tmp_path / "link"
+    write_trace(path, zipf(np.random.default_rng(0), samples=5, requests=5))
+    link.symlink_to(path)
+    before = path.read_bytes()
+    for trace, file in ((path, path), (path, link), (link, path)):
+        assert main(["replay", str(trace), "--json", str(file)]) == 2
+        assert "is the trace" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_takes_no_curves_is_found_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/fedio")):
+        assert main(["replay", "zipf(requests=9)", "--out", str(folder)]) == 2
+        captured = capsys.readouterr()
+        assert not captured.out
+        assert "replaying" not in captured.err
+
+
+def test_curves_that_cannot_be_written_leave_the_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "miss-ratio.png").mkdir()
+    arguments = ["replay", "zipf(requests=9)", "--policies", "lru", "--capacity", "1,2"]
+    arguments += ["--out", str(tmp_path), "--json", str(tmp_path / "r.json")]
+    assert main(arguments) == 1
+    assert "cannot write plots" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"miss-ratio.png", "r.json"}
+
+
+def test_names_are_drawn_as_they_are_written(tmp_path: Path) -> None:
+    trace = zipf(np.random.default_rng(0), samples=5, requests=9)
+    rows = [
+        {**row, "policy": f"{row['policy']}$_$\\frac{{"} for row in rows_of(trace, "lru", "1,2")
+    ]
+    rows += [{**row, "policy": "_hidden"} for row in rows]
+    for file in replays.write_curves(rows, "$\\no$", tmp_path):
+        assert file.stat().st_size
+    (legend,) = draw(rows, "$x$").legends
+    assert {text.get_text() for text in legend.get_texts()} > {"_hidden", "lru$_$\\frac{"}
+
+
+def test_a_client_without_samples_does_not_count() -> None:
+    none = np.empty(0, np.int64)
+    nobody = Stream(1, none, none, none, none, none)
+    (row,) = rows_of(Trace("x", (one_stream([0, 1, 0], [1, 1]), nobody)), "lru", "50%")
+    assert row["capacity"] == 1
+
+
+def test_a_trace_that_cannot_be_looked_at_is_the_users_to_mend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(InputError, match="cannot read locked/trace: Permission denied"):
+        replays.find_trace("locked/trace", seed=0)

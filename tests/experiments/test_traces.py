@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -150,6 +151,23 @@ def test_a_trace_that_would_not_be_whole_fails_the_run(
         play(tiny(RECORD, "rounds.rounds=1"), run_path)
     assert not has_trace(run_path)
     assert not (run_path / "summary.json").exists()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_part_that_cannot_be_written_ends_the_run(
+    tiny: Tiny, run_path: Path, workers: int
+) -> None:
+    experiment = tiny(RECORD, "rounds.rounds=3", f"engine.workers={workers}")
+    folder = RunFolder.create(run_path, experiment)
+    for client in range(5):
+        # What replaces a file cannot replace a folder.
+        part_file(run_path / TRACE_FOLDER, client, 2).mkdir()
+    with pytest.raises(RunError, match=r"cannot record a trace: cannot write the trace .*-2\.npz"):
+        inline.run(experiment, folder)
+    assert not has_trace(run_path)
+    assert not (run_path / "summary.json").exists()
+    rows = (run_path / "clients.jsonl").read_text().splitlines()
+    assert {json.loads(row)["round"] for row in rows} == {1, 2}
 
 
 def write_part(folder: Path, client: int, server_round: int, served: bool = False) -> Stream:

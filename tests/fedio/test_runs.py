@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from fedio.config import Experiment
-from fedio.errors import InputError
-from fedio.output import dumps, reserved
-from fedio.runs import RunFolder, find_runs, hash_arrays, read_run
+from fedio.errors import InputError, RunError
+from fedio.output import dumps, reserved, write_text
+from fedio.runs import TRACE_FILE, RunFolder, find_runs, hash_arrays, read_run
+from fedio.traces import not_recorded
 
 EXPERIMENT = Experiment(name="x")
 SUMMARY = {
@@ -145,3 +146,31 @@ def test_the_model_hash_sees_names_shapes_types_and_values() -> None:
     )
     assert len({hash_arrays(arrays) for arrays in (base, *others)}) == 5
     assert hash_arrays(base) == hash_arrays({"w": np.zeros((3, 2), np.float32).reshape(2, 3)})
+
+
+def test_what_a_link_leads_to_is_replaced(tmp_path: Path) -> None:
+    link, file = tmp_path / "link", tmp_path / "below" / "file"
+    file.parent.mkdir()
+    file.write_text("old")
+    link.symlink_to(file)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_what_a_writer_left_that_was_ended_by_force_is_removed(tmp_path: Path) -> None:
+    finished(tmp_path)
+    leftover = tmp_path / f".{TRACE_FILE}.123"
+    leftover.write_text("half")
+    RunFolder.create(tmp_path, EXPERIMENT)
+    assert not leftover.exists()
+
+
+def test_a_participation_that_could_not_be_recorded_ends_the_run(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, EXPERIMENT)
+    folder.append_clients([{"round": 1, "client": 1, "problem": "ValueError: boom"}])
+    problem = f"Traceback\n  raise\nfedio.errors.RunError: {not_recorded('disk full')}\n"
+    with pytest.raises(RunError, match=r"^cannot record a trace: disk full$"):
+        folder.append_clients([{"round": 2, "client": 1, "problem": problem}])
+    assert len((tmp_path / "clients.jsonl").read_text().splitlines()) == 2

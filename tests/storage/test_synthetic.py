@@ -168,6 +168,8 @@ def test_sizes_are_equal_given_or_log_normal(name: str) -> None:
     assert np.median(logs) == pytest.approx(np.log(1e6), abs=0.1)
     assert logs.std() == pytest.approx(0.5, rel=0.1)
     assert sizes_of(make(rng(), size_bytes=2, sigma=3.0)).min() == 1
+    widest = sizes_of(make(rng(), size_bytes=2**32 - 1, sigma=10.0))
+    assert 1 <= widest.min() < widest.max() == 2**32 - 1
     requests = make(rng(), size_bytes=700).streams[0].requests
     assert requests.tolist() == make(rng()).streams[0].requests.tolist()
 
@@ -175,17 +177,25 @@ def test_sizes_are_equal_given_or_log_normal(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "numbers", "said"),
     [
-        ("zipf", {"samples": 0}, "samples is at least 1, got 0"),
-        ("zipf", {"requests": 0}, "requests is at least 1"),
-        ("epochs", {"epochs": -1}, "epochs is at least 1, got -1"),
-        ("epochs", {"batch": 0}, "batch is at least 1"),
-        ("epochs", {"size_bytes": 0}, "size below 1 byte"),
+        ("zipf", {"samples": 0}, "samples is a whole number from 1 on, got 0"),
+        ("zipf", {"requests": 0}, "requests is a whole number from 1 on"),
+        ("epochs", {"epochs": -1}, "epochs is a whole number from 1 on, got -1"),
+        ("epochs", {"batch": 0}, "batch is a whole number from 1 on"),
+        ("epochs", {"size_bytes": 0}, "from 1 to 2"),
         ("epochs", {"size_bytes": np.ones(3, int)}, "broadcast"),
+        ("epochs", {"size_bytes": 2**32}, "from 1 to 2"),
+        ("epochs", {"size_bytes": 1.5}, "whole numbers"),
+        ("epochs", {"sigma": 1e9}, "sigma is 0 to 10"),
+        ("epochs", {"sigma": float("nan")}, "sigma is 0 to 10"),
+        ("epochs", {"batch": 2.5}, "batch is a whole number from 1 on"),
+        ("zipf", {"samples": 1.5}, "samples is a whole number from 1 on"),
+        ("zipf", {"exponent": -1e3}, "exponent is 0 to 100"),
+        ("zipf", {"exponent": float("inf")}, "exponent is 0 to 100"),
         ("repetition", {"working_set": 2000}, "a working set of 2000 of 1000 samples"),
-        ("repetition", {"repeats": 0}, "repeats is at least 1"),
+        ("repetition", {"repeats": 0}, "repeats is a whole number from 1 on"),
         ("gaps", {"share": 0.0}, "share is above 0 to 1, got 0"),
         ("gaps", {"share": 1.5}, "share is above 0 to 1"),
-        ("gaps", {"accesses": 0}, "accesses is at least 1"),
+        ("gaps", {"accesses": 0}, "accesses is a whole number from 1 on"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, numbers: dict[str, Any], said: str) -> None:

@@ -74,6 +74,7 @@ def replay(stream: Stream, policy: Policy, charges: Charges, usable_bytes: int) 
     hit, written = np.zeros(len(requests), dtype=bool), [requests[:0]]
     all_served = requests.copy()
     learns, substitutes = policy.learns and len(stream.losses) > 0, policy.substitutes
+    is_substituted, losses = len(stream.served) > 0, stream.losses.astype(np.float64)
     for rows in _batches(stream, policy, residency.resident):
         batch = requests[rows]
         hit[rows] = resident = residency.resident[batch]
@@ -85,8 +86,11 @@ def replay(stream: Stream, policy: Policy, charges: Charges, usable_bytes: int) 
             all_served[rows] = served
         if len(missed):
             written.append(residency.offer(_each_once(missed)))
-        if learns:
-            _learn(policy, stream, served, rows)
+        if learns and served is batch and not is_substituted:
+            policy.feedback(batch, losses[rows])
+        elif learns:
+            same = served == stream.trained[rows]
+            policy.feedback(served[same], losses[rows][same])
     residency.check()
     stood_in = all_served != requests
     return Outcome(
@@ -231,13 +235,6 @@ def _with_stand_ins(policy: Policy, batch: np.ndarray, is_resident: np.ndarray) 
     is_there = (stand_ins != NOBODY) & is_resident[stand_ins]
     served[missed] = np.where(is_there, stand_ins, batch[missed])
     return served
-
-
-def _learn(policy: Policy, stream: Stream, served: np.ndarray, rows: slice) -> None:
-    """Tell the policy the losses that the recording has, of what was served there too."""
-    same = served == stream.trained[rows]
-    if same.any():
-        policy.feedback(served[same], stream.losses[rows][same].astype(np.float64))
 
 
 def _each_once(samples: np.ndarray) -> np.ndarray:

@@ -88,8 +88,7 @@ def replay(stream: Stream, policy: Policy, charges: Charges, usable_bytes: int) 
             written.append(residency.offer(_each_once(missed)))
         if learns and served is batch and not is_substituted:
             policy.feedback(batch, losses[rows])
-        elif learns:
-            same = served == stream.trained[rows]
+        elif learns and (same := served == stream.trained[rows]).any():
             policy.feedback(served[same], losses[rows][same])
     residency.check()
     stood_in = all_served != requests

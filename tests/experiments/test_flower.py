@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -187,6 +188,8 @@ def test_whatever_ends_it_ends_all_that_it_started(
             [sys.executable, "-c", command, *options],
             env=os.environ | {"PYTHONPATH": paths, "TMPDIR": str(temporary)},
             stderr=stderr,
+            # Who runs the tests in the background may ignore it, and children inherit that.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
         ) as engine,
     ):
         ended = os.pidfd_open(engine.pid)

@@ -9,7 +9,6 @@ import numpy as np
 from storage.policy import Policy, Why
 
 _SHORTEST_LOG = 1024
-_LOOKED_AT = 64
 
 
 class Recency(Policy):
@@ -60,14 +59,15 @@ class Recency(Policy):
     def victims(self, incoming: int | None) -> Generator[int, None, None]:  # noqa: ARG002
         """Yield cached samples by rising number."""
         self._make_log()
-        at = self._front
-        while at < self._end:
-            samples = self._log[at : min(at + _LOOKED_AT, self._end)]
-            counts = self._numbers[samples] == self._log_numbers[at : at + len(samples)]
-            if at == self._front:  # what never counts again is not looked at again
-                self._front += int(counts.argmax()) if counts.any() else len(samples)
-            at += len(samples)
-            yield from samples[counts & self._cached[samples]].tolist()
+        log, log_numbers = self._log.data, self._log_numbers.data
+        number_of, is_cached = self._numbers.data, self._cached.data
+        for at in range(self._front, self._end):
+            sample = log[at]
+            if number_of[sample] == log_numbers[at]:
+                if is_cached[sample]:
+                    yield sample
+            elif at == self._front:  # what never counts again is not looked at again
+                self._front += 1
 
     def outlasts(self, incoming: np.ndarray, victim: int) -> bool:
         """Compare numbers; whoever has none is going to have the highest."""

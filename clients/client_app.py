@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from clients.device import Device, Host
+from clients.staging import Limits
 from fedio.errors import InputError
 from fedio.home import home_of
 from fedio.loading import from_run_config
@@ -24,7 +25,10 @@ from fedio.protocol import (
     NUM_EXAMPLES,
     ONE,
     SERVER_ROUND,
+    STAGED,
     TRAIN_LOSS,
+    WINDOW_S,
+    WRITE_LIMIT_BYTES,
     to_record,
 )
 
@@ -54,6 +58,21 @@ def profile(message: Message, context: Context) -> Message:
     """Answer what the device says of itself."""
     claims = to_record(_device(context).profile())
     return Message(RecordDict({CLAIMS: claims}), reply_to=message)
+
+
+@app.query("stage")
+def stage(message: Message, context: Context) -> Message:
+    """Fill the cache for a round to come, within the idle window that the message names."""
+    config = _config(message)
+    limit_bytes = _whole(config, WRITE_LIMIT_BYTES)
+    limits = Limits(
+        window_s=_number(config, WINDOW_S),
+        write_bytes=float("inf") if limit_bytes < 0 else limit_bytes,
+    )
+    staged = _device(context).stage(
+        _whole(config, SERVER_ROUND), _whole(config, LOCAL_STEPS), limits
+    )
+    return Message(RecordDict({STAGED: to_record(staged)}), reply_to=message)
 
 
 @app.train()
@@ -131,6 +150,13 @@ def _config(message: Message) -> ConfigRecord:
     if not isinstance(config, ConfigRecord):
         raise TypeError(f"{CONFIG} is a {type(config).__name__}, not a ConfigRecord")
     return config
+
+
+def _number(config: ConfigRecord, key: str) -> float:
+    value = config[key]
+    if not isinstance(value, int | float):
+        raise TypeError(f"{key} is {value!r}, not a number")
+    return float(value)
 
 
 def _whole(config: ConfigRecord, key: str) -> int:

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord
 
-from clients.datapath import Batch, ClientData, ahead, batches
-from clients.meter import MeterReading
+from clients.background import InBackground
+from clients.client_cache import ClientCache, staged_tag, trained_tag
+from clients.client_data import ClientData, Slow, client_data
+from clients.datapath import STALL_LIMIT_S, Ahead, Buffers, DataPath, largest_batch_bytes
 from clients.models import build
 from clients.prepare import Federation, prepare
+from clients.reading import Reading
 from clients.recorder import Participated, Recorder
 from clients.samplers import SAMPLERS, Sampler
 from clients.shelf import Shelf
-from clients.trainer import Evaluation, Trainer
+from clients.staging import Filling, Kept, Limits, staged_for, without_staging
+from clients.trainer import Evaluation, Trained, Trainer
+from clients.wall import ParticipationWall
 from fedio.config import Experiment
 from fedio.plugins import create
 from fedio.profiles import Speeds, fleet_of
-from fedio.protocol import Claims, Meter, ProfileClaims
-from fedio.runs import CACHES_FOLDER
+from fedio.protocol import Claims, Meter, ProfileClaims, Staged
 from fedio.seeds import Purpose, rng
-from storage import MemoryStore, Policy, SampleCache, open_cache
-from storage.policies import POLICIES
-
-AHEAD_BYTES = 32 << 20
+from storage import SampleCache
+from storage.errors import StallError
 
 # An open LMDB file takes three descriptors; the rest of the process keeps some too.
 MOST_OPEN_CACHES, DESCRIPTORS_EACH, OTHER_DESCRIPTORS = 128, 3, 128
@@ -44,26 +46,40 @@ class Participation:
     train_loss: float
     meter: Meter
     claims: Claims
+    wall: ParticipationWall
 
 
 class Host:
     """What the devices in one process share: the experiment, its data, one model."""
 
-    def __init__(self, experiment: Experiment, home: Path) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        home: Path,
+        slow: Slow | None = None,
+        threads: bool | None = None,
+    ) -> None:
         """Prepare the data (a look-up when it is prepared already) and build the model.
 
         Args:
             experiment: the experiment, of one arm.
             home: the folder under which the devices keep their caches.
+            slow: what stands between the clients and their samples.
+            threads: whether to prefetch in threads; where samples need no decoding and nothing
+                slows their reading, there is nothing to gain by it.
         """
         self.experiment = experiment
         self.home = home
+        self.slow = slow
         self.data: Federation = prepare(experiment)
         weights = rng(experiment.seed, Purpose.WEIGHTS)
         train = self.data.train
         self.trainer = Trainer(
             build(experiment.model, train.shape, train.classes, weights), experiment.training
         )
+        takes_time = train.decoder.encoded or slow is not None
+        self.threads = takes_time if threads is None else threads
+        self.buffers = Buffers(self.trainer.accelerator.pinned)
         _, self.speeds = fleet_of(experiment)
         self.shelf = Shelf(_open_caches())
         self._devices: dict[int, Device] = {}
@@ -75,39 +91,56 @@ class Host:
         return self._devices[partition]
 
     def close(self) -> None:
-        """Close the devices' caches."""
-        self.shelf.close()
+        """End staging that is under way, and close the devices' caches, whatever fails."""
+        with ExitStack() as stack:
+            stack.callback(self.shelf.close)
+            for device in self._devices.values():
+                stack.callback(device.end_staging)
 
 
 class Device:
-    """One client. Its cache lives on disk (or in memory) from one participation to the next."""
+    """One client. Its cache lives on disk (or in memory) from one participation to the next.
+
+    Attributes:
+        data: its samples.
+    """
 
     def __init__(self, host: Host, partition: int) -> None:
-        self._host = host
-        self._partition = partition
-        indices = host.data.samples_of(partition)
-        self._data = _client_data(host.data, indices)
-        self._budget_bytes = host.experiment.cache.budget_of(int(self._data.size_bytes.sum()))
-        self._memory: MemoryStore | None = None
+        experiment, federation = host.experiment, host.data
+        self._host, self._partition = host, partition
+        self._speeds = host.speeds.take(partition)
+        self.data: ClientData = client_data(
+            experiment, federation, partition, self._speeds, host.slow
+        )
+        self._cache = ClientCache(
+            experiment, host.home, federation, host.shelf, partition, self.data
+        )
+        self._staging: InBackground | None = None
         self._recorder: Recorder | None = None
-        if host.experiment.engine.record_trace:
-            self._recorder = Recorder(
-                host.experiment, host.home, partition, self._data.size_bytes, self._budget_bytes
-            )
+        if experiment.engine.record_trace:
+            sizes, budget_bytes = self.data.form.size_bytes, self._cache.budget_bytes
+            self._recorder = Recorder(experiment, host.home, partition, sizes, budget_bytes)
 
     def profile(self) -> ProfileClaims:
         """Return what the device says of itself before its first round."""
-        speeds: Speeds = self._host.speeds.take(self._partition)
-        with self._cache() as cache:
+        self.end_staging()
+        data = self.data
+        batch_bytes = self._host.experiment.training.batch_size * data.size_bytes.mean()
+        ahead = self._ahead(float(batch_bytes))
+        speeds = {name: float(getattr(self._speeds, name)) for name in Speeds.__dataclass_fields__}
+        speeds |= {"depth": float(ahead.depth), "readers": float(ahead.readers)}
+        with self._cache.newest() as cache:
             return ProfileClaims(
                 partition=self._partition,
-                samples=len(self._data.labels),
-                mean_size_bytes=float(self._data.size_bytes.mean()),
-                mean_decode_s=float(self._data.decode_s.mean()),
-                budget_bytes=self._budget_bytes,
+                samples=len(data),
+                mean_size_bytes=float(data.size_bytes.mean()),
+                mean_cached_bytes=float(data.form.size_bytes.mean()),
+                decoded_share=float(data.is_timed),
+                cached_decoded_share=float((data.is_timed & ~data.form.prepared).mean()),
+                budget_bytes=self._cache.budget_bytes,
                 resident_samples=len(cache),
                 resident_bytes=cache.resident_bytes,
-                **{name: float(getattr(speeds, name)) for name in Speeds.__dataclass_fields__},
+                **speeds,
             )
 
     def train(self, arrays: ArrayRecord, server_round: int, local_steps: int) -> Participation:
@@ -115,47 +148,75 @@ class Device:
 
         The cache is as it was before that round: training a round again, as a server does that was
         restored, goes back to the state from before, and what was evicted since is read again,
-        uncounted.
+        uncounted. Staging that is under way ends here.
+
+        Raises:
+            DataPathError: too many samples cannot be read or decoded.
+            OriginError: the origin gives nothing at all any more.
         """
-        experiment, data = self._host.experiment, self._data
-        training = experiment.training
-        sampling = rng(experiment.seed, Purpose.SAMPLING, self._partition, server_round)
-        with self._cache(server_round) as cache:
-            self._refill(cache)
-            resident = np.zeros(len(data.labels), dtype=bool)
-            resident[cache.residents] = True
-            sampler = self._sampler(cache.notes)
-            order = sampler.checked_order(resident, local_steps * training.batch_size, sampling)
-            cache.plan(order)
-            meter = MeterReading(cache.stats.copy(), data.size_bytes, data.decode_s)
-            source = batches(order, training.batch_size, data, cache, meter)
-            # What a policy learns from a step decides about the next reads; otherwise they may
-            # as well come first.
-            reading = _LastBatch(source if cache.policy.learns else ahead(source, AHEAD_BYTES))
-
-            def feedback(losses: np.ndarray) -> None:
-                cache.feedback(reading.samples, losses)
-                sampler.feedback(reading.samples, losses)
-
-            learns = cache.policy.learns or sampler.learns
-            trained = self._host.trainer.train(
-                arrays, reading, training.lr_of(server_round), feedback if learns else None
-            )
-            cache.save(server_round, sampler.columns())
-            claims = Claims(
-                partition=self._partition,
-                server_round=server_round,
-                utility=oort_utility(trained.losses, len(data.labels)),
-                resident_samples=len(cache),
-                resident_bytes=cache.resident_bytes,
-            )
-            counts = meter.result(cache.stats)
+        began_s = time.perf_counter()
+        self.end_staging()
+        training = self._host.experiment.training
+        with self._cache.before(trained_tag(server_round)) as cache:
+            kept = staged_for(server_round, cache)
+            sampler, order = self._order(cache, kept, server_round, local_steps)
+            before = cache.stats.copy()
+            path = self._path(cache, kept, sampler, order)
+            with closing(Reading(path, sampler)) as reading:
+                lr = training.lr_of(server_round)
+                trained = self._host.trainer.train(arrays, reading, lr, reading.feedback)
+            path.finish()
+            cache.save(trained_tag(server_round), sampler.columns())
+            meter = path.meter.result(cache.stats - before)
+            claims = self._claims(cache, server_round, trained)
             if self._recorder is not None:
-                done = Participated(server_round, order, meter.served, trained.losses, counts.hits)
+                of_accesses = reading.of_accesses(order, trained.losses)
+                done = Participated(server_round, order, *of_accesses, meter.hits, meter.depth)
                 self._recorder.write(done, sampler, cache.policy)
-        return Participation(
-            trained.arrays, len(data.labels), float(trained.losses.mean()), counts, claims
-        )
+        wall = ParticipationWall(trained.wall, path.busy, time.perf_counter() - began_s)
+        loss = float(trained.losses.mean())
+        return Participation(trained.arrays, len(self.data), loss, meter, claims, wall)
+
+    def stage(self, server_round: int, local_steps: int, limits: Limits) -> Staged:
+        """Bring into the cache what the participation in a round to come will ask for.
+
+        What it asks for is what its sampler says now. Staged again for the same round, as by a
+        server that was restored, it starts from the state before.
+        """
+        self.end_staging()
+        return self._stage(server_round, local_steps, limits)
+
+    def stage_in_background(
+        self, server_round: int, local_steps: int, write_bytes: float = float("inf")
+    ) -> None:
+        """Stage in real time until the device trains, or `end_staging`."""
+        self.end_staging()
+
+        def work(is_over: Callable[[], bool]) -> Staged:
+            limits = Limits(write_bytes=write_bytes, is_over=is_over)
+            return self._stage(server_round, local_steps, limits)
+
+        self._staging = InBackground(work)
+
+    def end_staging(self) -> Staged | None:
+        """End staging that is under way, and return what it did.
+
+        Raises:
+            StallError: it does not end, since the origin gives nothing any more.
+            Exception: what it failed with.
+        """
+        staging = self._staging
+        if staging is None:
+            return None
+        try:
+            staged = staging.end(STALL_LIMIT_S)
+        except StallError:
+            raise  # and it is still there
+        except BaseException:
+            self._staging = None
+            raise
+        self._staging = None
+        return staged
 
     def evaluate(self, arrays: ArrayRecord) -> Evaluation:
         """Return how good `arrays` are on the samples held out from training."""
@@ -163,76 +224,86 @@ class Device:
         train = self._host.data.train
         return self._host.trainer.evaluate(arrays, train.images(held_out), train.labels[held_out])
 
-    def _sampler(self, columns: dict[str, np.ndarray]) -> Sampler:
-        """Return the sampler as it was at the end of the last participation."""
-        experiment, samples = self._host.experiment, len(self._data.labels)
+    def _stage(self, server_round: int, local_steps: int, limits: Limits) -> Staged:
+        with self._cache.before(staged_tag(server_round)) as cache:
+            cache.unmark_staged(Kept.of(cache.notes).samples)
+            _, order = self._order(cache, None, server_round, local_steps)
+            filling = Filling(order, self.data, cache, self._speeds)
+            filling.fill(limits)
+            notes = without_staging(cache.notes) | filling.kept(server_round).notes()
+            cache.save(staged_tag(server_round), notes)
+            return filling.staged(self._partition, server_round)
+
+    def _order(
+        self, cache: SampleCache, kept: Kept | None, server_round: int, local_steps: int
+    ) -> tuple[Sampler, np.ndarray]:
+        """Return the sampler, as it was after its last participation, and what it asks for now.
+
+        That depends on what is cached, or was before it was staged for this round.
+        """
+        experiment, samples = self._host.experiment, len(self.data)
         given = (samples, experiment.training.batch_size)
         sampler: Sampler = create(experiment.chosen.sampler, SAMPLERS, Sampler, *given)  # type: ignore[type-abstract]
-        sampler.restore(columns)
-        return sampler
+        sampler.restore(without_staging(cache.notes))
+        sampling = rng(experiment.seed, Purpose.SAMPLING, self._partition, server_round)
+        resident = np.zeros(samples, dtype=bool)
+        resident[cache.residents if kept is None else kept.residents] = True
+        accesses = local_steps * experiment.training.batch_size
+        return sampler, sampler.checked_order(resident, accesses, sampling)
 
-    def _cache(self, before: int | None = None) -> AbstractContextManager[SampleCache]:
-        """Lend the device's cache for one participation, in a state from before that round."""
-        return self._host.shelf.take(self._partition, partial(self._open_cache, before), before)
-
-    def _open_cache(self, before: int | None) -> SampleCache:
-        experiment, data = self._host.experiment, self._data
-        policy = create(experiment.chosen.policy, POLICIES, Policy, len(data.labels))  # type: ignore[type-abstract]
-        if experiment.cache.store == "memory":
-            self._memory = self._memory or MemoryStore()
-            return SampleCache(self._memory, self._budget_bytes, policy, before)
-        return open_cache(
-            self._host.home / CACHES_FOLDER / str(self._partition),
-            self._budget_bytes,
-            policy,
-            payload_bytes=data.origin.size_bytes if self._host.data.inflated else None,
-            identity=f"{self._host.data.hash}/{self._partition}",
-            durable=experiment.cache.durable,
-            before=before,
+    def _path(
+        self, cache: SampleCache, kept: Kept | None, sampler: Sampler, order: np.ndarray
+    ) -> DataPath:
+        """Return the data path of a participation; the policy hears of its order."""
+        batch_size, data = self._host.experiment.training.batch_size, self.data
+        cache.plan(order)
+        return DataPath(
+            order,
+            batch_size,
+            data,
+            cache,
+            self._host.buffers,
+            self._ahead(largest_batch_bytes(order, batch_size, data.size_bytes)),
+            weights=sampler.checked_weights(order),
+            kept=None if kept is None else kept.samples,
         )
 
-    def _refill(self, cache: SampleCache) -> None:
-        """Bring back what the state of the cache names and its data lack."""
-        missing, origin = cache.missing, self._data.origin
-        if len(missing):
-            lengths = origin.size_bytes[missing]
-            buffer = np.empty(int(lengths.sum()), np.uint8)
-            cache.refill(missing, buffer, origin.read(missing, buffer, 0), lengths)
+    def _ahead(self, batch_bytes: float) -> Ahead:
+        """Return how reading runs ahead, where the largest batch has so many encoded bytes."""
+        host, speeds = self._host, self._speeds
+        if not host.experiment.chosen.prefetch:
+            return Ahead()
+        # What is cached prepared is decoded in turn: more readers would only wait.
+        readers = 1 if self.data.form.some_prepared else int(speeds.readers)
+        prepared_bytes = int(host.data.prepared_bytes[0])
+        images_bytes = host.experiment.training.batch_size * prepared_bytes
+        room = (float(speeds.buffer_bytes) - readers * batch_bytes) // images_bytes
+        return Ahead(int(np.clip(room, 1, speeds.depth)), readers, host.threads)
+
+    def _claims(self, cache: SampleCache, server_round: int, trained: Trained) -> Claims:
+        """Return what the device says of itself after training."""
+        return Claims(
+            partition=self._partition,
+            server_round=server_round,
+            utility=oort_utility(trained.losses, trained.step_samples, len(self.data)),
+            resident_samples=len(cache),
+            resident_bytes=cache.resident_bytes,
+        )
 
 
-class _LastBatch:
-    """Hands batches to the trainer and remembers whose losses come next."""
-
-    def __init__(self, source: Iterator[Batch]) -> None:
-        self._source = source
-        self.samples = np.empty(0, dtype=np.int64)
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for batch in self._source:
-            self.samples = batch.samples
-            yield batch.images, batch.labels
-
-
-def oort_utility(losses: np.ndarray, samples: int) -> float:
+def oort_utility(losses: np.ndarray, step_samples: np.ndarray, samples: int) -> float:
     """Return Oort's statistical utility: sqrt(sum over steps of mean(loss^2)) * min(n, q).
 
     Args:
-        losses: float [steps, batch], the loss of every access.
+        losses: float [q], the loss of every access.
+        step_samples: int64 [steps], how many of them each step had, at least 1.
         samples: n, the client's number of samples.
 
     Source: Oort (OSDI'21), section 4.2, as its public client computes it.
     """
-    return float(np.sqrt(np.square(losses).mean(axis=1).sum()) * min(samples, losses.size))
-
-
-def _client_data(data: Federation, indices: np.ndarray) -> ClientData:
-    return ClientData(
-        dataset=data.train,
-        origin=data.train.origin.subset(indices),
-        labels=data.train.labels[indices],
-        size_bytes=data.size_bytes[indices],
-        decode_s=data.decode_s[indices],
-    )
+    first = np.cumsum(step_samples) - step_samples
+    means = np.add.reduceat(np.square(losses), first) / step_samples
+    return float(np.sqrt(means.sum()) * min(samples, len(losses)))
 
 
 def _open_caches() -> int:

@@ -36,7 +36,8 @@ class Federation:
         inflated: whether sizes are declared (nominal) instead of real.
         size_bytes: int64 [N], a training sample's bytes at the origin.
         prepared_bytes: int64 [N], its bytes after decoding and resizing.
-        decode_s: float64 [N], seconds to decode it: its bytes by the declared rate; 0 for pixels.
+        is_timed: whether decoding takes time: payloads are encoded, or sizes declared.
+        decode_s: float64 [N], seconds to decode it at the declared rate; 0 for pixels.
         sample_counts: int64 [clients], how many samples each client trains on.
     """
 
@@ -47,6 +48,7 @@ class Federation:
     inflated: bool
     size_bytes: np.ndarray
     prepared_bytes: np.ndarray
+    is_timed: bool
     decode_s: np.ndarray
     sample_counts: np.ndarray
     _training: Parts
@@ -158,6 +160,7 @@ def _open(data: Data, key: str, split: Split, folder: Path) -> Federation:
         inflated=data.nominal is not None,
         size_bytes=size_bytes,
         prepared_bytes=np.full(len(split.train), prepared_bytes, np.int64),
+        is_timed=timed,
         decode_s=size_bytes / data.decode_bytes_per_s if timed else np.zeros(len(split.train)),
         sample_counts=np.diff(training.ends, prepend=0),
         _training=training,

@@ -24,9 +24,10 @@ class Participated:
     Attributes:
         server_round: its round.
         order: int64 [m], what the sampler asked for.
-        served: int64 [m], what was trained.
-        losses: float [steps, batch], of every access.
+        served: int64 [m], what was trained for each; itself where it was skipped.
+        losses: float [m], of every access, in any shape; NaN where it was skipped.
         hits: demand hits.
+        depth: how many batches were on their way at a time, the one in training included.
     """
 
     server_round: int
@@ -34,6 +35,7 @@ class Participated:
     served: np.ndarray
     losses: np.ndarray
     hits: int
+    depth: int
 
 
 class Recorder:
@@ -53,7 +55,7 @@ class Recorder:
             experiment: the experiment, of one arm.
             home: the run's folder.
             client: whose participations these are.
-            size_bytes: int64 [n], what each of its samples weighs.
+            size_bytes: int64 [n], what each of its samples weighs as it is cached.
             budget_bytes: of its cache.
         """
         self._experiment = experiment
@@ -84,6 +86,7 @@ class Recorder:
             losses=done.losses.ravel().astype(np.float32),
             served=done.served,
             hits=np.array([done.hits]),
+            depth=np.array([done.depth]),
             budget_bytes=self._budget_bytes,
         )
         trace = Trace(
@@ -98,11 +101,13 @@ class Recorder:
             raise not_recorded(error) from error
 
     def _depends(self, sampler: Sampler, policy: Policy) -> str:
-        """Say why the requests, or what was trained, depended on what was cached."""
+        """Say why the requests, or what was trained, depended on what was cached; or what else."""
         arm = self._experiment.chosen
         reasons = []
         if sampler.uses_resident:
             reasons.append(f"sampler {arm.sampler.name} may order by what is cached")
         if policy.substitutes:
             reasons.append(f"policy {arm.policy.name} substitutes cached samples for others")
+        if arm.staging:
+            reasons.append("staging brought samples in between")
         return " and ".join(reasons)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,11 @@ from flwr.app import ArrayRecord
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
 
+from clients.accelerator import Accelerator, one_thread
+from clients.feed import Batch, Feed
 from fedio.arrays import pack, unpack
 from fedio.config import Training
-from fedio.errors import InputError
 
-Batch = tuple[np.ndarray, np.ndarray]
 EVALUATION_BATCH = 500
 
 
@@ -30,23 +30,69 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class Wall:
+    """Wall-clock seconds of the thread that trains; they sum to all of its time.
+
+    An accelerator works on its own. While it still computes a step the thread may already wait for
+    the next batch, and that is stalled; where losses are handed on, and at the end, the thread
+    waits for the accelerator, and that is computing.
+
+    Attributes:
+        stall_s: waiting for the next batch.
+        copy_s: moving batches to the accelerator.
+        compute_s: all the rest: loading weights, steps, feedback, packing results.
+    """
+
+    stall_s: float
+    copy_s: float
+    compute_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
-    """A trained model, and the loss of every access in order: float64 [steps, batch]."""
+    """A trained model, and what its training was like.
+
+    Attributes:
+        arrays: the weights after it.
+        losses: of every access in order, without weights, float64 [m].
+        step_samples: how many of them each step had, int64 [steps].
+        wall: where the time went.
+    """
 
     arrays: ArrayRecord
     losses: np.ndarray
+    step_samples: np.ndarray
+    wall: Wall
 
 
 class Trainer:
     """Holds one model and its place, and trains it from whatever weights it is given.
 
-    Everything runs on one thread, so that results do not depend on the number of cores.
+    On the host everything runs on one thread, so that results do not depend on the number of cores.
+    Precision is that of the forward pass in training; weights, steps and evaluation are float32.
     """
 
-    def __init__(self, model: nn.Module, training: Training) -> None:
-        self._device = find_accelerator(training.accelerator)
-        self._model = model.to(self._device)
+    def __init__(
+        self, model: nn.Module, training: Training, now_s: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """Move the model to its accelerator.
+
+        Args:
+            model: what is trained.
+            training: how.
+            now_s: the clock that training is timed by.
+
+        Raises:
+            InputError: the accelerator is not here.
+        """
+        self.accelerator = Accelerator(training.accelerator)
+        self._model = model.to(self.accelerator.device)
         self._training = training
+        self._now_s = now_s
+        self._losses = self._each_loss
+        if training.precision == "bfloat16":
+            mixed = torch.autocast(self.accelerator.device.type, torch.bfloat16)
+            self._losses = mixed(self._each_loss)
         self._parameters: list[torch.Tensor] = [
             parameter for parameter in self._model.parameters() if parameter.requires_grad
         ]
@@ -64,22 +110,30 @@ class Trainer:
 
         Args:
             arrays: the weights to start from; left as they are.
-            batches: images uint8 [B, C, H, W] and labels int64 [B].
+            batches: at least one, none of them empty. Once the next is asked for, the memory of the
+                last may be used again.
             lr: the learning rate.
-            feedback: called after each step with the B losses before it, float64 [B].
+            feedback: called after each step with the losses before it, without weights, float64
+                [B].
         """
+        began_s = self._now_s()
         self._load(arrays)
         self._model.train()
         momenta: list[torch.Tensor | None] = [None] * len(self._parameters)
-        losses = []
+        losses: list[torch.Tensor] = []
+        feed = Feed(batches, self.accelerator, self._now_s)
         with one_thread():
-            for images, labels in batches:
-                each = F.cross_entropy(*self._forward(images, labels), reduction="none")
-                self._step(each, lr, momenta)
-                losses.append(each.detach())
+            while (batch := feed.next()) is not None:
+                losses.append(self._train_on(batch, lr, momenta))
+                del batch
                 if feedback is not None:
                     feedback(losses[-1].cpu().numpy().astype(np.float64))
-        return Trained(self.arrays(), torch.stack(losses).cpu().numpy().astype(np.float64))
+        trained = self.arrays()
+        all_losses = torch.cat(losses).cpu().numpy().astype(np.float64)
+        step_samples = np.array([step.numel() for step in losses])
+        compute_s = self._now_s() - began_s - feed.stall_s - feed.copy_s
+        wall = Wall(feed.stall_s, feed.copy_s, compute_s)
+        return Trained(trained, all_losses, step_samples, wall)
 
     def evaluate(self, arrays: ArrayRecord, images: np.ndarray, labels: np.ndarray) -> Evaluation:
         """Return accuracy and mean loss of the weights `arrays`.
@@ -95,7 +149,8 @@ class Trainer:
         with one_thread(), torch.inference_mode():
             for first in range(0, len(labels), EVALUATION_BATCH):
                 part = slice(first, first + EVALUATION_BATCH)
-                logits, target = self._forward(images[part], labels[part])
+                pixels, target = self.accelerator.copy(images[part], labels[part])
+                logits = self._logits(pixels)
                 right += int((logits.argmax(1) == target).sum())
                 loss += float(F.cross_entropy(logits, target, reduction="sum"))
         samples = len(labels)
@@ -105,18 +160,33 @@ class Trainer:
         """Return the current weights."""
         return ArrayRecord({name: pack(value.cpu().numpy()) for name, value in self._state.items()})
 
-    def _step(self, losses: torch.Tensor, lr: float, momenta: list[torch.Tensor | None]) -> None:
+    def _train_on(
+        self, batch: list[torch.Tensor], lr: float, momenta: list[torch.Tensor | None]
+    ) -> torch.Tensor:
+        """Take a step on images, labels and maybe weights; return the losses before it, [B]."""
+        pixels, target, *weights = batch
+        losses = self._losses(pixels, target)
+        # The gradient of the mean, without a mean in the graph.
+        share = torch.full_like(losses, 1 / losses.numel())
+        for weight in weights:
+            share.mul_(weight)
+        self._step(torch.autograd.grad(losses, self._parameters, share), lr, momenta)
+        return losses.detach()
+
+    def _step(
+        self,
+        gradients: tuple[torch.Tensor, ...],
+        lr: float,
+        momenta: list[torch.Tensor | None],
+    ) -> None:
         """Take a step of SGD as torch.optim.SGD defines it, without an optimizer's bookkeeping.
 
         Args:
-            losses: of each sample, float [B]; their mean is what is made smaller.
+            gradients: of each parameter.
             lr: the learning rate.
             momenta: the momentum buffer of each parameter, None before the first step; updated.
         """
         decay, momentum = self._training.weight_decay, self._training.momentum
-        # The gradient of the mean, without a mean in the graph.
-        share = torch.full_like(losses, 1 / len(losses))
-        gradients = torch.autograd.grad(losses, self._parameters, share)
         with torch.no_grad():
             for i, (parameter, gradient) in enumerate(
                 zip(self._parameters, gradients, strict=True)
@@ -139,36 +209,11 @@ class Trainer:
             else:
                 value.copy_(torch.tensor(weights))
 
-    def _forward(self, images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits and targets; pixels 0..255 become -1..1."""
-        pixels = torch.from_numpy(images).to(self._device)
-        target = torch.from_numpy(labels).to(self._device)
-        return self._model(pixels.sub(127.5).div_(127.5)), target
+    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the model's answers; pixels 0..255 become -1..1."""
+        logits: torch.Tensor = self._model(pixels.sub(127.5).div_(127.5))
+        return logits
 
-
-def find_accelerator(name: str) -> torch.device:
-    """Return the torch device for `auto`, `cpu`, `cuda` or `cuda:i`.
-
-    Raises:
-        InputError: that accelerator is not here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"training.accelerator: no {name} here ({torch.cuda.device_count()} CUDA devices); "
-            "use auto or cpu"
-        )
-    return device
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread within the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    def _each_loss(self, pixels: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Return the loss of each sample."""
+        return F.cross_entropy(self._logits(pixels), target, reduction="none")

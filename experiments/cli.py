@@ -17,6 +17,7 @@ from rich.console import Console
 
 from experiments import commands
 from experiments.logs import quiet
+from experiments.probe.options import add_options as add_probe
 from fedio.errors import InputError, RunError
 from storage.errors import StorageError
 
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = add("bench", commands.bench, "Measure speeds beside named references.")
     bench.add_argument("benches", nargs="*", metavar="BENCH", help="which (all)")
     _add_json(bench)
+    add_probe(add("probe", commands.probe, "Measure this machine and write its device profile."))
     listing = add("list", commands.list_names, "List what can be named in an experiment.")
     listing.add_argument(
         "kind",

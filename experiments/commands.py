@@ -17,12 +17,14 @@ from clients.samplers import SAMPLERS
 from experiments import compare as comparison
 from experiments import doctor as checks
 from experiments import plots, replays
+from experiments import probe as probes
 from experiments import report as reports
 from experiments.bench import BENCHES
 from experiments.bench import Row as BenchRow
 from experiments.engines import ENGINES
 from experiments.explain import print_round
 from experiments.figures import compare_json
+from experiments.probe.options import wanted_of
 from experiments.progress import watch
 from experiments.table import number, percent, print_table, seconds
 from fedio.config import Experiment, Spec
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     """Run one arm."""
     experiment = _experiment(options).for_arm(options.arm, options.seed)
     out = options.out or Path(RUNS_FOLDER) / run_name(experiment)
-    _check_json(options.json)
+    _check_file(options.json)
     check_reusable(out, experiment)
     name = f"{experiment.arm}, seed {experiment.seed}"
     with reserved(out):
@@ -88,7 +90,7 @@ def compare(options: argparse.Namespace) -> None:
     """Run a comparison, then make its table, plots and report."""
     experiment = _experiment(options)
     out = options.out or Path(RUNS_FOLDER) / f"compare-{experiment.name}"
-    _check_json(options.json)
+    _check_file(options.json)
     plan = comparison.plan(experiment, out, quick=options.quick, seeds=options.seeds)
     with reserved(out):
         folders = comparison.execute(
@@ -105,7 +107,7 @@ def compare(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Make table, plots and report again from run folders, explain a round, or export."""
-    _check_json(options.json)
+    _check_file(options.json)
     if options.json and (options.round is not None or options.export):
         raise InputError("--json goes with the table, not with --round or --export")
     runs = [read_run(path) for path in find_runs(options.runs)]
@@ -145,7 +147,7 @@ def data(options: argparse.Namespace) -> None:
         )
     else:
         experiment = _experiment(options).for_arm(None, options.seed)
-        _check_json(options.json)
+        _check_file(options.json)
         facts = describe(prepare(experiment))
         _print_facts(facts)
         _write_json(options.json, facts)
@@ -153,7 +155,7 @@ def data(options: argparse.Namespace) -> None:
 
 def replay(options: argparse.Namespace) -> None:
     """Replay a trace under policies."""
-    _check_json(options.json)
+    _check_file(options.json)
     trace = replays.find_trace(options.trace, options.seed)
     file = replays.file_of(options.trace)
     if options.json and file and options.json.resolve() == file.resolve():
@@ -180,7 +182,7 @@ def replay(options: argparse.Namespace) -> None:
 
 def bench(options: argparse.Namespace) -> None:
     """Run benchmarks and print their rows."""
-    _check_json(options.json)
+    _check_file(options.json)
     for name in options.benches:
         if name not in BENCHES:
             raise InputError(unknown("bench", name, BENCHES))
@@ -198,6 +200,27 @@ def bench(options: argparse.Namespace) -> None:
         )
     out_console.print(table)
     _write_json(options.json, {"schema": 1, "rows": [row.to_dict() for row in rows]})
+
+
+def probe(options: argparse.Namespace) -> None:
+    """Measure this machine, print what was found, and write its profile."""
+    if options.out and options.out.suffix != ".toml":
+        raise InputError(f"--out {options.out}: a profile's file is named *.toml")
+    if options.out and options.json and options.out.resolve() == options.json.resolve():
+        raise InputError(f"--out and --json are both {options.out}; name another file")
+    _check_file(options.json)
+    _check_file(options.out)
+    found = probes.probe(
+        wanted_of(options), lambda text: progress_console.print(text, soft_wrap=True)
+    )
+    probes.print_probe(out_console, found)
+    profile = probes.to_toml(found.profile)
+    if options.out:
+        _write_text(options.out, profile)
+        out_console.print(f"\nProfile: {options.out}", soft_wrap=True)
+    else:
+        out_console.print(f"\nProfile, which --out FILE.toml writes:\n{profile}", soft_wrap=True)
+    _write_json(options.json, {"schema": 1, "path": str(options.folder), **found.to_dict()})
 
 
 def list_names(options: argparse.Namespace) -> None:
@@ -280,7 +303,7 @@ def _print_facts(facts: Row, indent: str = "") -> None:
             out_console.print(f"{label}: {shown}", markup=False)
 
 
-def _check_json(path: Path | None) -> None:
+def _check_file(path: Path | None) -> None:
     """Find out before the work that its figures could not be written."""
     if path is None:
         return
@@ -301,9 +324,12 @@ def _check_json(path: Path | None) -> None:
 
 
 def _write_json(path: Path | None, value: Row) -> None:
-    if path is None:
-        return
+    if path is not None:
+        _write_text(path, dumps(value, indent=2) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
     try:
-        write_text(path, dumps(value, indent=2) + "\n")
+        write_text(path, text)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error

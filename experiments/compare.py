@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import multiprocessing
 import os
 import threading
+from collections import defaultdict
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -16,7 +20,7 @@ from rich.console import Console
 from experiments.engines import inline
 from experiments.logs import quiet
 from experiments.progress import watch
-from fedio.config import Experiment
+from fedio.config import Arm, Experiment
 from fedio.environment import code_digest
 from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
@@ -58,7 +62,8 @@ def plan(experiment: Experiment, out: Path, *, quick: bool, seeds: int | None) -
         seeds: how many seeds, counted from the experiment's own, instead of the section's.
 
     Raises:
-        InputError: the folder holds something else, or the reference is not among the arms.
+        InputError: the folder holds something else, the reference is not among the arms, or arms
+            differ in the form of cached samples and in something else.
     """
     section = experiment.compare
     names = (section.quick_arms if quick else section.arms) or list(experiment.arms)
@@ -67,6 +72,7 @@ def plan(experiment: Experiment, out: Path, *, quick: bool, seeds: int | None) -
             f"compare.reference is {section.reference}, which is not among the arms to run: "
             f"{', '.join(names)}"
         )
+    _check_forms({name: experiment.arms[name] for name in names})
     count = seeds or (section.quick_seeds if quick else section.seeds)
     jobs = [
         Job(experiment.for_arm(name, seed), out / name / f"seed-{seed}")
@@ -77,6 +83,27 @@ def plan(experiment: Experiment, out: Path, *, quick: bool, seeds: int | None) -
     for job in jobs:
         check_reusable(job.folder, job.experiment)
     return Plan(experiment, jobs, out)
+
+
+def _check_forms(arms: Mapping[str, Arm]) -> None:
+    """Check that where the form of cached samples differs, it is what is compared.
+
+    So each form has the same arms, but for their names.
+
+    Raises:
+        InputError: an arm has no counterpart of another form.
+    """
+    named: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for name, arm in arms.items():
+        values = arm.model_dump(mode="json", exclude={"form", "kind"})
+        named[arm.form][json.dumps(values, sort_keys=True)] = name
+    for form, other in itertools.permutations(named, 2):
+        for rest, name in named[form].items():
+            if rest not in named[other]:
+                raise InputError(
+                    f"arm {name} has form {form!r}, and none with form {other!r} is like it in all "
+                    "else: give all arms one form, or add that arm"
+                )
 
 
 def execute(plan: Plan, console: Console, *, workers: int, reuse: bool) -> list[Path]:

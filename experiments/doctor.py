@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from clients.accelerator import find_accelerator
 from clients.models import MODELS
 from clients.prepare import prepare
 from clients.samplers import SAMPLERS, Sampler
-from clients.trainer import find_accelerator
 from fedio.config import Data, Experiment
 from fedio.errors import InputError, RunError
 from fedio.flower_internals import check_version

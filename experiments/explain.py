@@ -11,11 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.table import NOTHING, percent
+from experiments.run_figures import stall_s
+from experiments.units import NOTHING, percent, size
 from fedio.errors import InputError
 from fedio.runs import Row, Run
 
-PHASES = ("download", "origin", "cache", "decode", "compute", "write", "upload")
+# The phases of a participation add up to what it took; storage and decoding are busy meanwhile.
+PHASES = ("download", "stall", "compute", "upload")
+BUSY = ("origin", "cache", "decode", "write")
+STAGED = ("client", "idle", "took", "needed", "held", "staged", "from origin", "written")
 _OUTCOMES = ("counted", "late", "failed", "rejected")
 
 
@@ -26,7 +30,8 @@ class Participation:
     Attributes:
         device: the name of its profile.
         why: the selector's reason with its details, such as `explore, score 0.25`.
-        phases_s: seconds by phase, empty if it failed.
+        phases_s: seconds by phase, and those that storage and decoding were busy; empty if it
+            failed.
         problem: what went wrong, if something did.
     """
 
@@ -47,6 +52,21 @@ class Explanation:
     row: Row
     participations: list[Participation]
     not_selected: dict[str, int]
+
+    @property
+    def staged(self) -> list[list[str]]:
+        """Who staged for the next round, as cells under `STAGED`."""
+        return [
+            [
+                str(one["client"]),
+                exact(one["window_s"]),
+                exact(one["seconds"]),
+                *(str(one[f"{name}_samples"]) for name in ("needed", "held", "staged")),
+                size(one["origin_bytes"]),
+                size(one["written_bytes"]),
+            ]
+            for one in self.row.get("staged") or ()
+        ]
 
     @property
     def headline(self) -> str:
@@ -101,8 +121,11 @@ def print_round(console: Console, run: Run, server_round: int) -> None:
     console.print(Text(explanation.headline, style="bold"))
     if explanation.participations:
         console.print(_reasons(explanation))
-        console.print(Text("Seconds by phase", style="bold"))
+        console.print(Text("Seconds by phase, and those of what was busy meanwhile", style="bold"))
         console.print(_phases(explanation))
+    if explanation.staged:
+        console.print(Text(f"Staged for round {server_round + 1} by who was idle", style="bold"))
+        console.print(_staged(explanation))
     for one in explanation.participations:
         if one.problem:
             last_line = one.problem.strip().splitlines()[-1]
@@ -112,19 +135,28 @@ def print_round(console: Console, run: Run, server_round: int) -> None:
 
 
 def _reasons(explanation: Explanation) -> Table:
-    table = _table(("client", "outcome", "predicted", "took", "why"), left=("outcome", "why"))
+    titles = ("client", "device", "outcome", "predicted", "took", "why")
+    table = _table(titles, left=("device", "outcome", "why"))
     for one in explanation.participations:
         times = (exact(one.predicted_s), exact(one.actual_s))
-        table.add_row(str(one.client), Text(one.outcome), *times, Text(one.why))
+        table.add_row(str(one.client), Text(one.device), Text(one.outcome), *times, Text(one.why))
     return table
 
 
 def _phases(explanation: Explanation) -> Table:
-    table = _table(("client", "device", *PHASES), left=("device",))
+    table = _table(("client", *PHASES, "busy:", *BUSY))
     for one in explanation.participations:
-        cells = (one.phases_s.get(name) for name in PHASES)
-        texts = (NOTHING if time is None else f"{time:.2f}" for time in cells)
-        table.add_row(str(one.client), Text(one.device), *texts)
+        times = {name: one.phases_s.get(name) for name in (*PHASES, *BUSY)}
+        texts = {name: NOTHING if time is None else f"{time:.2f}" for name, time in times.items()}
+        phases, busy = ([texts[name] for name in names] for names in (PHASES, BUSY))
+        table.add_row(str(one.client), *phases, "", *busy)
+    return table
+
+
+def _staged(explanation: Explanation) -> Table:
+    table = _table(STAGED)
+    for cells in explanation.staged:
+        table.add_row(*cells)
     return table
 
 
@@ -153,7 +185,7 @@ def _without_row(row: Row, client: int) -> Row:
 
 def _participation(row: Row) -> Participation:
     details = [f"{name} {_short(value)}" for name, value in (row.get("details") or {}).items()]
-    known = {name: row.get(f"{name}_s") for name in PHASES}
+    known = {name: row.get(f"{name}_s") for name in (*PHASES, *BUSY)} | {"stall": stall_s(row)}
     phases_s = {name: time for name, time in known.items() if time is not None}
     return Participation(
         client=row["client"],

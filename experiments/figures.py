@@ -1,9 +1,4 @@
-"""The figures of a comparison, from run folders alone: one row per arm.
-
-Time to target and final accuracy read the evaluations of rounds 1 and later (round 0 is the
-untrained model); nothing is interpolated. Counts read every participation of a run, late ones
-too: their reads and writes happened. All seconds are virtual.
-"""
+"""The figures of a comparison, from run folders alone: one row per arm. All seconds are virtual."""
 
 from __future__ import annotations
 
@@ -15,14 +10,13 @@ from typing import Any
 
 from scipy.special import stdtrit
 
+from experiments.run_figures import final_accuracy, mean, run_figures, tells, time_to_target_s
 from fedio.config import Experiment
 from fedio.errors import InputError
 from fedio.loading import differing_keys
 from fedio.plugins import unknown
 from fedio.runs import Row, Run
 
-HELD_EVALUATIONS = 3
-FINAL_EVALUATIONS = 5
 CONFIDENCE = 0.95
 
 # Keys that tell the runs of one comparison apart, not worth naming where more differs.
@@ -74,45 +68,6 @@ def group_by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
     }
 
 
-def evaluations(run: Run) -> list[tuple[float, float]]:
-    """Return (virtual seconds, accuracy) of each evaluation after round 0, in order."""
-    return [
-        (row["end_s"], row["accuracy"])
-        for row in run.rounds
-        if row["round"] > 0 and row["accuracy"] is not None
-    ]
-
-
-def time_to_target_s(run: Run, target: float) -> float | None:
-    """Return the seconds to the first of 3 consecutive evaluations that reach `target`, or none."""
-    held = evaluations(run)
-    for first in range(len(held) - HELD_EVALUATIONS + 1):
-        window = held[first : first + HELD_EVALUATIONS]
-        if all(accuracy >= target for _, accuracy in window):
-            return window[0][0]
-    return None
-
-
-def final_accuracy(run: Run) -> float | None:
-    """Return the mean accuracy of the last 5 evaluations, or of all if there are fewer."""
-    return _mean(accuracy for _, accuracy in evaluations(run)[-FINAL_EVALUATIONS:])
-
-
-def times_selected(run: Run) -> list[int]:
-    """Return how often each client was selected, by partition."""
-    counts = Counter(client for row in run.rounds for client in row["selected"])
-    return [counts[client] for client in range(run.experiment.data.clients)]
-
-
-def jain_index(counts: Sequence[int]) -> float | None:
-    """Return (sum x)^2 / (N sum x^2): 1 is all alike, 1/N is one alone; none if nobody was.
-
-    Source: Jain, Chiu, Hawe (1984), DEC TR-301.
-    """
-    squares = sum(count**2 for count in counts)
-    return sum(counts) ** 2 / (len(counts) * squares) if squares else None
-
-
 def speedup(
     arm_s: Mapping[int, float | None], reference_s: Mapping[int, float | None]
 ) -> tuple[float | None, float | None, float | None]:
@@ -158,46 +113,24 @@ def arm_figures(runs: Sequence[Run], target: float, reference: Sequence[Run]) ->
     )
     finals = [value for run in runs if (value := final_accuracy(run)) is not None]
     outcomes = Counter(row["outcome"] for run in runs for row in run.clients)
-    per_run = [_run_figures(run) for run in runs]
+    per_run = [run_figures(run) for run in runs]
+    arm = runs[0].experiment.chosen
     return {
         "name": arm_name(runs[0]),
-        "kind": runs[0].experiment.chosen.kind,
+        "kind": arm.kind,
+        # Where stalls are not told, nothing was read ahead yet, whatever the arm says now.
+        "prefetch": arm.prefetch and all(tells(run, "stall_s") for run in runs),
+        "form": arm.form,
+        "staging": arm.staging,
         "seeds": sorted(times),
         "time_to_target_s": geometric_mean(reached) if len(reached) == len(times) else None,
         "speedup": ratio,
         "speedup_low": low,
         "speedup_high": high,
-        "final_accuracy": _mean(finals),
+        "final_accuracy": mean(finals),
         "final_accuracy_spread": stdev(finals) if len(finals) > 1 else None,
-        **{key: _mean(figures[key] for figures in per_run) for key in per_run[0]},
+        **{key: mean(figures[key] for figures in per_run) for key in per_run[0]},
         **{key: outcomes[key] for key in ("counted", "late", "failed", "rejected")},
-    }
-
-
-def _run_figures(run: Run) -> dict[str, float | None]:
-    """Return the figures of one run that are averaged over seeds."""
-
-    def total(key: str) -> int:
-        return sum(row.get(key) or 0 for row in run.clients)
-
-    selected = times_selected(run)
-    accuracies = run.summary["holdout"]["accuracy"]
-    known = sorted(value for value in accuracies if value is not None)
-    never = [value for value, times in zip(accuracies, selected, strict=True) if not times]
-    return {
-        "virtual_s": run.summary["virtual_s"],
-        "worst_decile_accuracy": _mean(known[: -(-len(known) // 10)]),
-        "never_selected_accuracy": _mean(value for value in never if value is not None),
-        "hit_ratio": _ratio(total("hits"), total("requests")),
-        "substituted_ratio": _ratio(total("substituted"), total("requests")),
-        "byte_hit_ratio": _ratio(total("hit_bytes"), total("hit_bytes") + total("origin_bytes")),
-        "unique_samples_per_round": _ratio(
-            total("unique_samples"), sum(row["round"] > 0 for row in run.rounds)
-        ),
-        "coverage": _ratio(sum(times > 0 for times in selected), len(selected)),
-        "origin_bytes": total("origin_bytes"),
-        "written_bytes": total("written_bytes"),
-        "jain_index": jain_index(selected),
     }
 
 
@@ -231,7 +164,7 @@ def compare_json(
         "reference": reference,
         "target_accuracy": target,
         "seeds": sorted({run.experiment.seed for run in everyone}),
-        "io_to_compute": _mean(run.summary["io_to_compute"] for run in arms[reference]),
+        "io_to_compute": mean(run.summary["io_to_compute"] for run in arms[reference]),
         "command": _distinct(run.env["command"] for run in everyone),
         "commit": _distinct(run.env["commit"] for run in everyone),
         "instruction_set": _distinct(run.env["instruction_set"] for run in everyone),
@@ -259,19 +192,11 @@ def setting(experiment: Experiment) -> Row:
         "cohort": experiment.rounds.cohort,
         "over_commitment": experiment.rounds.over_commitment,
         "learning_model": experiment.model.name,
+        "precision": experiment.training.precision,
         "timing_model": experiment.timing.model,
         "nominal": nominal.model_dump(mode="json") if nominal else None,
         "decode_bytes_per_s": experiment.data.decode_bytes_per_s,
     }
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
 
 
 def _distinct(values: Iterable[Any]) -> str | None:

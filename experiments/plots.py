@@ -17,16 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures import (
-    arm_figures,
-    evaluations,
-    group_by_arm,
-    time_to_target_s,
-    times_selected,
-)
-from experiments.table import number, percent, seconds
+from experiments.figures import arm_figures, group_by_arm
+from experiments.run_figures import evaluations, stall_s, time_to_target_s, times_selected
+from experiments.units import number, percent, seconds
 from fedio.errors import InputError
-from fedio.runs import Run
+from fedio.runs import Row, Run
 
 Arms = Mapping[str, Sequence[Run]]
 
@@ -34,15 +29,19 @@ Arms = Mapping[str, Sequence[Run]]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")
 
-# Phases in the order in which they happen; storage is warm, network grey, the rest cold.
+# The phases add up to the duration; storage and decoding are busy while others last. Network is
+# grey, storage warm, computing blue.
 PHASES = {
     "download_s": ("download", "#BBBBBB"),
+    "stall_s": ("stall", "#CC79A7"),
+    "compute_s": ("compute", "#0072B2"),
+    "upload_s": ("upload", "#777777"),
+}
+BUSY = {
     "origin_s": ("origin read", "#D55E00"),
     "cache_s": ("cache read", "#F0E442"),
     "decode_s": ("decode", "#56B4E9"),
-    "compute_s": ("compute", "#0072B2"),
     "write_s": ("cache write", "#E69F00"),
-    "upload_s": ("upload", "#777777"),
 }
 HITS = {
     "demand": ("demand hits", "#0072B2"),
@@ -149,26 +148,29 @@ def accuracy(arms: Arms, target: float | None) -> Figure:
 
 
 def phases(arms: Arms) -> Figure:
-    """Draw what a counted participation takes, by phase: means over participations and seeds."""
-    figure, axes = _one_panel(1.3 + 0.42 * len(arms))
+    """Draw what a counted participation takes, by phase: means over participations and seeds.
+
+    Thick bars add up to its duration. Thin ones, from the end of the download on, are the seconds
+    that storage and decoding are busy; they may be longer, since several readers decode at a time.
+    """
+    figure, axes = _one_panel(1.6 + 0.6 * len(arms))
     longest_s = 0.0
     for position, runs in enumerate(arms.values()):
         rows = [row for run in runs for row in run.clients if row["outcome"] == "counted"]
+        rows = [row | {"stall_s": stall_s(row)} for row in rows]
+        spans = _spans(rows, PHASES)
+        took_s, downloaded_s = sum(spans.values()), spans["download_s"]
+        busy = _spans(rows, BUSY)
+        _stack(axes, (0.0, position - 0.11), 0.5, spans)
+        _stack(axes, (downloaded_s, position + 0.28), 0.18, busy)
+        longest_s = max(longest_s, took_s, downloaded_s + sum(busy.values()))
         rounds_s = [
             row["end_s"] - row["start_s"] for run in runs for row in run.rounds if row["round"]
         ]
-        left_s = 0.0
-        for key, (_, colour) in PHASES.items():
-            width_s = fmean(row[key] for row in rows) if rows else 0.0
-            axes.barh(
-                position, width_s, 0.62, left=left_s, color=colour, edgecolor="white", linewidth=0.4
-            )
-            left_s += width_s
-        longest_s = max(longest_s, left_s)
-        text = f"{seconds(left_s)}  (round {seconds(fmean(rounds_s) if rounds_s else None)})"
+        text = f"{seconds(took_s)}  (round {seconds(fmean(rounds_s) if rounds_s else None)})"
         axes.annotate(
-            text, (left_s, position), xytext=(4, 0), textcoords="offset points", va="center",
-            fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            text, (took_s, position - 0.11), xytext=(4, 0), textcoords="offset points",
+            va="center", fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )  # fmt: skip
     axes.set_yticks(range(len(arms)), list(arms))
     axes.tick_params(axis="y", length=0)
@@ -178,8 +180,26 @@ def phases(arms: Arms) -> Figure:
         xlabel="virtual time of a counted participation, mean (s)",
     )
     axes.grid(visible=True, axis="x")
-    _swatches(figure, PHASES.values(), columns=7)
+    rows_of_legend = [("duration:", "none"), *PHASES.values()], [("busy:", "none"), *BUSY.values()]
+    pairs = zip(*rows_of_legend, strict=True)
+    _swatches(figure, [kind for pair in pairs for kind in pair], columns=5)
     return figure
+
+
+def _spans(rows: Sequence[Row], kinds: Iterable[str]) -> dict[str, float]:
+    """Return the mean of each kind of seconds."""
+    return {key: fmean(row[key] for row in rows) if rows else 0.0 for key in kinds}
+
+
+def _stack(
+    axes: Axes, start: tuple[float, float], height: float, spans: Mapping[str, float]
+) -> None:
+    """Draw seconds by kind as one bar, from a place (seconds, row) on."""
+    left_s, at = start
+    for key, width_s in spans.items():
+        _, colour = (PHASES | BUSY)[key]
+        axes.barh(at, width_s, height, left=left_s, color=colour, edgecolor="white", linewidth=0.4)
+        left_s += width_s
 
 
 def hits(arms: Arms) -> Figure:

@@ -12,9 +12,10 @@ import jinja2
 import pandas as pd
 
 from experiments import plots
-from experiments.explain import PHASES, exact, explain_run
+from experiments.columns import tables
+from experiments.explain import BUSY, PHASES, STAGED, exact, explain_run
 from experiments.figures import arm_name
-from experiments.table import COLUMNS, STORAGE_COLUMNS, TIME_COLUMNS, label, notes
+from experiments.table import label, notes
 from fedio.errors import InputError
 from fedio.runs import Row, Run
 
@@ -26,7 +27,9 @@ CAPTIONS = {
     "accuracy": "Accuracy on the central test set over virtual time: mean over seeds, band from "
     "the lowest to the highest. An evaluation holds until the next; a dot is the time to target.",
     "phases": "What a counted participation takes, by phase: mean over participations and seeds. "
-    "In brackets the mean length of a round, which lasts until its last counted client.",
+    "Thick bars add up to its duration. Thin ones are what storage and decoding are busy with; "
+    "training stalls only while it waits for them. In brackets the mean length of a round, which "
+    "lasts until its last counted client.",
     "hits": "What requests found, by round, over all participations and seeds.",
     "selection": "How often clients were selected, most often first: mean over seeds, band from "
     "the lowest to the highest.",
@@ -75,13 +78,14 @@ def render(runs: Sequence[Run], comparison: Row, images: dict[str, Path]) -> str
     return environment.get_template(TEMPLATE_FILE).render(
         comparison=comparison,
         notes=notes(comparison),
-        tables=(("Time and accuracy", TIME_COLUMNS), ("Storage and fairness", STORAGE_COLUMNS)),
-        columns=COLUMNS,
+        tables=tables(comparison["arms"]),
         label=label,
         figures=figures,
         sections=sections,
         config=_in_order(runs, comparison)[0].experiment.to_toml(),
         phases=PHASES,
+        busy=BUSY,
+        staged=STAGED,
         exact=exact,
     )
 

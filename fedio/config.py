@@ -103,7 +103,10 @@ class Data(Section):
 
 
 class Training(Section):
-    """Local training: SGD on S steps of B samples, with the loss of each sample."""
+    """Local training: SGD on S steps of B samples, with the loss of each sample.
+
+    With `bfloat16` precision the forward pass is autocast; weights stay float32.
+    """
 
     local_steps: Positive = 8
     batch_size: Positive = 20
@@ -113,6 +116,7 @@ class Training(Section):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     accelerator: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     @property
     def accesses(self) -> int:
@@ -125,9 +129,12 @@ class Training(Section):
 
 
 class Timing(Section):
-    """The timing model: which network's cost the virtual clock charges per sample."""
+    """The timing model: which network's cost the virtual clock charges per sample.
 
-    model: Literal["mobilenet", "shufflenet", "resnet", "albert"] = "mobilenet"
+    `own` is the network that is trained, as the device profiles have measured it (`fedio probe`).
+    """
+
+    model: Literal["mobilenet", "shufflenet", "resnet", "albert", "own"] = "mobilenet"
 
 
 class FleetMix(Section):
@@ -147,7 +154,8 @@ class Cache(Section):
     """Each client's cache: a share of its samples' bytes, or a budget in bytes.
 
     A cache on disk survives the end of the process in any case; `durable` ones survive the loss of
-    the machine too, and `keep` leaves them there when the run has finished.
+    the machine too, and `keep` leaves them there when the run has finished. Staging stops for a
+    client whose cache was written `daily_write_bytes` in a day, by whatever.
     """
 
     share: float | None = Field(default=None, ge=0, le=100)
@@ -155,6 +163,7 @@ class Cache(Section):
     store: Literal["lmdb", "memory"] = "lmdb"
     durable: bool = False
     keep: bool = False
+    daily_write_bytes: int | None = Field(default=None, ge=0, le=2**60)
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -199,14 +208,21 @@ class Engine(Section):
 
 
 class Arm(Section):
-    """What is compared: who trains, what is cached, which samples are trained.
+    """What is compared: who trains, what is cached, which samples are trained, how they get there.
 
-    `weighting` is how replies are averaged: by each client's number of samples, or all alike.
+    `prefetch`: the next batches are read while one is trained. `form`: samples are cached
+    `encoded`, as they are at the origin, `prepared`, as they are trained, or whichever is `best`:
+    saves more seconds per byte of cache. `staging`: who is named for the next round fills its cache
+    while it is idle. `weighting` is how replies are averaged: by each client's number of samples,
+    or all alike.
     """
 
     selector: PluginSpec = Spec(name="uniform")
     policy: PluginSpec = Spec(name="lru")
     sampler: PluginSpec = Spec(name="uniform")
+    prefetch: bool = True
+    form: Literal["encoded", "prepared", "best"] = "encoded"
+    staging: bool = False
     weighting: Literal["samples", "equal"] = "samples"
     kind: Literal["arm", "bound", "control"] = "arm"
 

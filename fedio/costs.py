@@ -2,115 +2,207 @@
 
 The same function serves the clock, which feeds it a meter's true counts, and predictions, which
 feed it expected ones. Nothing else computes seconds; the storage formula itself is in
-`storage.tier`.
+`storage.tier`, the overlap of reading and training in `fedio.overlap`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from fedio.overlap import finish_alike_s, finish_s
 from fedio.profiles import Speeds
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What participations do, as counts: arrays with one entry per participation.
+    """What n participations do, as counts.
+
+    Those of each step are [n, steps], or [n, 1] where all steps are alike; 0 where a participation
+    has fewer steps than others.
 
     Attributes:
-        trained_samples: samples trained, S x B.
+        steps: how many steps there are.
+        samples: samples trained.
         hits, hit_bytes: reads from the cache.
         misses, origin_bytes: reads from the origin.
+        decodes, decoded_bytes: images decoded, and their encoded bytes.
         writes, written_bytes: samples written into the cache.
-        decode_s: seconds of decoding, on the device.
-        download_bytes, upload_bytes: the model on its way in and out.
+        download_bytes, upload_bytes: the model on its way in and out, [n].
+        depth, readers: how reading runs ahead, [n]; see `Speeds`.
     """
 
-    trained_samples: np.ndarray
+    steps: int
+    samples: np.ndarray
     hits: np.ndarray
     hit_bytes: np.ndarray
     misses: np.ndarray
     origin_bytes: np.ndarray
+    decodes: np.ndarray
+    decoded_bytes: np.ndarray
     writes: np.ndarray
     written_bytes: np.ndarray
-    decode_s: np.ndarray
     download_bytes: np.ndarray
     upload_bytes: np.ndarray
+    depth: np.ndarray
+    readers: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Seconds of participations by phase, which follow one another: no overlap is credited."""
+    """Seconds of participations by phase, [n] each.
+
+    The device is busy with origin, cache, decoding and writing while it trains, if reading runs
+    ahead; `stall_s` is what training waits for all of them together.
+    """
 
     download_s: np.ndarray
     origin_s: np.ndarray
     cache_s: np.ndarray
     decode_s: np.ndarray
-    compute_s: np.ndarray
     write_s: np.ndarray
+    stall_s: np.ndarray
+    compute_s: np.ndarray
     upload_s: np.ndarray
 
     @property
     def total_s(self) -> np.ndarray:
         """Seconds from the start of the download to the end of the upload."""
-        total: np.ndarray = np.sum([getattr(self, f.name) for f in fields(self)], axis=0)
+        total: np.ndarray = self.download_s + self.stall_s + self.compute_s + self.upload_s
         return total
 
     @property
     def io_s(self) -> np.ndarray:
-        """Seconds of storage and decoding."""
+        """Seconds that storage and decoding are busy."""
         total: np.ndarray = self.origin_s + self.cache_s + self.decode_s + self.write_s
         return total
 
 
 def phases(work: Work, speeds: Speeds) -> Phases:
-    """Return what `work` takes on devices of these speeds; shapes broadcast."""
+    """Return what `work` takes on devices of these speeds."""
+    each = speeds.by_step
+    origin_s = each.origin.read_s(work.misses, work.origin_bytes)
+    cache_s = each.cache.read_s(work.hits, work.hit_bytes)
+    write_s = each.cache.write_s(work.writes, work.written_bytes)
+    decode_s = each.decode_s(work.decodes, work.decoded_bytes)
+    step_s = work.samples * each.compute_s + (work.samples > 0) * each.step_s
+    compute_s = _total(step_s, work.steps)
+    local_s = _local_s(work, origin_s + cache_s + write_s, decode_s, step_s)
     return Phases(
         download_s=work.download_bytes / speeds.download_bytes_per_s,
-        origin_s=speeds.origin.read_s(work.misses, work.origin_bytes),
-        cache_s=speeds.cache.read_s(work.hits, work.hit_bytes),
-        decode_s=np.asarray(work.decode_s, dtype=np.float64),
-        compute_s=work.trained_samples * speeds.compute_s,
-        write_s=speeds.cache.write_s(work.writes, work.written_bytes),
+        origin_s=_total(origin_s, work.steps),
+        cache_s=_total(cache_s, work.steps),
+        decode_s=_total(decode_s, work.steps),
+        write_s=_total(write_s, work.steps),
+        # Sums in another order differ in the last bit, and training without an end has no stall.
+        stall_s=np.where(local_s <= compute_s, 0.0, local_s - compute_s),
+        compute_s=compute_s,
         upload_s=work.upload_bytes / speeds.upload_bytes_per_s,
     )
 
 
-def expected_work(
-    accesses: np.ndarray,
-    hit_share: np.ndarray,
-    mean_size_bytes: np.ndarray,
-    mean_decode_s: np.ndarray,
-    model_bytes: float,
-) -> Work:
-    """Return the work of a participation before it happens: q accesses, a share of them hits.
+def _local_s(
+    work: Work, storage_s: np.ndarray, decode_s: np.ndarray, compute_s: np.ndarray
+) -> np.ndarray:
+    """Return the seconds from the first read to the end of the last step, [n]."""
+    storage_s, decode_s, compute_s = np.broadcast_arrays(storage_s, decode_s, compute_s)
+    ahead = work.depth, work.readers
+    if storage_s.shape[1] != 1:
+        return finish_s(storage_s, decode_s, compute_s, *ahead)
+    return finish_alike_s(work.steps, storage_s[:, 0], decode_s[:, 0], compute_s[:, 0], *ahead)
 
-    Cached samples are encoded as at the origin, so hits are decoded too. Writes into the cache are
-    left out: how many there are depends on the policy and is not known beforehand.
+
+def _total(seconds: np.ndarray, steps: int) -> np.ndarray:
+    """Return seconds of all steps together, [n], of those of each or of one like all others."""
+    total: np.ndarray = seconds[:, 0] * steps if seconds.shape[1] == 1 else seconds.sum(axis=1)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What the samples of n clients are like on average, [n] each.
+
+    Attributes:
+        size_bytes: at the origin.
+        cached_bytes: in the cache.
+        decoded_share: how many of those from the origin need decoding.
+        cached_decoded_share: how many of those from the cache do.
     """
-    hits = accesses * hit_share
-    misses = accesses - hits
+
+    size_bytes: np.ndarray
+    cached_bytes: np.ndarray
+    decoded_share: np.ndarray
+    cached_decoded_share: np.ndarray
+
+
+def expected_work(
+    steps: int,
+    batch_size: int,
+    hit_share: np.ndarray,
+    samples: Samples,
+    model_bytes: float,
+    speeds: Speeds,
+) -> Work:
+    """Return the work of a participation before it happens: S x B accesses, a share of them hits.
+
+    All steps are taken to be alike, and writes into the cache are left out: how many there are
+    depends on the policy and is not known beforehand.
+
+    Args:
+        steps: S.
+        batch_size: B.
+        hit_share: of each client, [n].
+        samples: what its samples are like.
+        model_bytes: of the model.
+        speeds: of the devices, for how far reading runs ahead.
+    """
+    hits = batch_size * hit_share
+    misses = batch_size - hits
+    from_origin, from_cache = misses * samples.decoded_share, hits * samples.cached_decoded_share
+    decodes = from_origin + from_cache
+    nothing, model = np.zeros_like(hits), np.full_like(hits, model_bytes)
     return Work(
-        trained_samples=accesses,
-        hits=hits,
-        hit_bytes=hits * mean_size_bytes,
-        misses=misses,
-        origin_bytes=misses * mean_size_bytes,
-        writes=np.zeros_like(hits),
-        written_bytes=np.zeros_like(hits),
-        decode_s=accesses * mean_decode_s,
-        download_bytes=np.full_like(hits, model_bytes),
-        upload_bytes=np.full_like(hits, model_bytes),
+        steps=steps,
+        samples=np.full_like(hits, batch_size)[:, None],
+        hits=hits[:, None],
+        hit_bytes=(hits * samples.cached_bytes)[:, None],
+        misses=misses[:, None],
+        origin_bytes=(misses * samples.size_bytes)[:, None],
+        decodes=decodes[:, None],
+        decoded_bytes=(decodes * samples.size_bytes)[:, None],
+        writes=nothing[:, None],
+        written_bytes=nothing[:, None],
+        download_bytes=model,
+        upload_bytes=model,
+        depth=speeds.depth,
+        readers=speeds.readers,
     )
 
 
-def io_to_compute(
-    accesses: np.ndarray, mean_size_bytes: np.ndarray, mean_decode_s: np.ndarray, speeds: Speeds
-) -> float:
+def io_to_compute(steps: int, batch_size: int, samples: Samples, speeds: Speeds) -> float:
     """Return an experiment's I/O : compute: fleet sums of cold (origin + decode) over compute."""
-    cold = phases(
-        expected_work(accesses, np.zeros_like(accesses), mean_size_bytes, mean_decode_s, 0.0),
-        speeds,
-    )
+    nobody_hits = np.zeros(len(samples.size_bytes))
+    cold = phases(expected_work(steps, batch_size, nobody_hits, samples, 0.0, speeds), speeds)
     return float(np.sum(cold.io_s) / np.sum(cold.compute_s))
+
+
+def staging_s(
+    origin: tuple[npt.ArrayLike, npt.ArrayLike],
+    decoded: tuple[npt.ArrayLike, npt.ArrayLike],
+    written: tuple[npt.ArrayLike, npt.ArrayLike],
+    speeds: Speeds,
+) -> np.ndarray:
+    """Return seconds to stage: samples are read, decoded if need be, and written in turns.
+
+    Args:
+        origin: how many were read, and their bytes.
+        decoded: how many were decoded, and their encoded bytes.
+        written: how many were written, and their bytes.
+        speeds: of the devices; shapes broadcast.
+    """
+    total: np.ndarray = (
+        speeds.origin.read_s(*origin) + speeds.decode_s(*decoded) + speeds.cache.write_s(*written)
+    )
+    return total

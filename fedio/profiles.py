@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedio.config import Experiment
@@ -29,12 +31,44 @@ class StorageFigures(BaseModel):
     write_bytes_per_s: float = Field(gt=0)
 
 
+class DecodeFigures(BaseModel):
+    """What decoding an image costs: seconds each, and its encoded bytes per second."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sample_s: float = Field(ge=0)
+    bytes_per_s: float = Field(gt=0)
+
+
+class TrainingFigures(BaseModel):
+    """What training a network costs: seconds per step, and per sample of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step_s: float = Field(ge=0)
+    sample_s: float = Field(gt=0)
+
+
+class PrefetchFigures(BaseModel):
+    """How far reading may run ahead of training.
+
+    That many readers, that many batches read or trained at a time, and that share of the memory.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    readers: int = Field(default=1, ge=1, le=64)
+    batches: int = Field(default=4, ge=1, le=1024)
+    memory_share: float = Field(default=0.25, gt=0, le=1)
+
+
 class Profile(BaseModel):
     """One device class.
 
     `inference_ms` is the time of one MobileNet inference on one sample; training a sample is
     taken as three times that (FedScale; FedCaSe's artifact), times the relative cost of the timed
-    model (`RELATIVE_COST`).
+    model (`RELATIVE_COST`). `training` has networks that were measured themselves; `decode`, where
+    it is there, stands for the rate that the experiment declares.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,6 +81,9 @@ class Profile(BaseModel):
     memory_bytes: int = Field(gt=0)
     origin: StorageFigures
     cache: StorageFigures
+    prefetch: PrefetchFigures = PrefetchFigures()
+    decode: DecodeFigures | None = None
+    training: dict[str, TrainingFigures] = {}
 
 
 # Relative cost of a training step (FedScale's measurements; MobileNet = 1).
@@ -60,10 +97,19 @@ PROFILES = resources.files("fedio") / "profiles"
 class Speeds:
     """Figures of many devices: one array of shape [clients] per property (floats for one device).
 
-    `compute_s` is seconds of training per sample of the timing model.
+    `compute_s` and `step_s` are seconds of training per sample and per step of the timing model.
+    Decoding takes `decode_sample_s` an image and `decode_bytes_per_s` of its encoded bytes.
+    `buffer_bytes` is what may be read ahead, by `readers` readers, `depth` batches at most, the one
+    in training included: with a depth of 1 reading and training take turns.
     """
 
     compute_s: np.ndarray
+    step_s: np.ndarray
+    decode_sample_s: np.ndarray
+    decode_bytes_per_s: np.ndarray
+    readers: np.ndarray
+    depth: np.ndarray
+    buffer_bytes: np.ndarray
     download_bytes_per_s: np.ndarray
     upload_bytes_per_s: np.ndarray
     memory_bytes: np.ndarray
@@ -90,9 +136,22 @@ class Speeds:
             self.cache_write_bytes_per_s,
         )
 
+    def decode_s(self, count: npt.ArrayLike, size_bytes: npt.ArrayLike) -> np.ndarray:
+        """Seconds to decode `count` images of `size_bytes` encoded bytes in all."""
+        each = np.multiply(count, self.decode_sample_s)
+        seconds: np.ndarray = each + np.divide(size_bytes, self.decode_bytes_per_s)
+        return seconds
+
     def take(self, clients: np.ndarray | int) -> Speeds:
         """Return the figures of `clients` only."""
         return Speeds(**{f.name: getattr(self, f.name)[clients] for f in fields(self)})
+
+    @property
+    def by_step(self) -> Speeds:
+        """The figures with a last axis, [clients, 1], to go with arrays of [clients, steps]."""
+        return Speeds(
+            **{f.name: np.asarray(getattr(self, f.name))[..., None] for f in fields(self)}
+        )
 
     @classmethod
     def unknown(cls, clients: int) -> Speeds:
@@ -130,6 +189,7 @@ def draw_fleet(
     rng: np.random.Generator,
     *,
     timing_model: str = "mobilenet",
+    decode_bytes_per_s: float = np.inf,
     spread: float = 0.0,
 ) -> tuple[np.ndarray, Speeds]:
     """Draw a fleet: each client's device class, and its own figures around those of the class.
@@ -138,51 +198,83 @@ def draw_fleet(
     keep the declared mix. Compute, network and storage speeds vary independently from device to
     device by a factor exp(spread * N(0, 1)).
 
+    Args:
+        shares: profile -> its share.
+        clients: how many devices to draw.
+        rng: what to draw from.
+        timing_model: a key of `RELATIVE_COST`, or a network that the profiles have measured.
+        decode_bytes_per_s: of devices whose profile does not say how fast they decode.
+        spread: of the speeds within a class.
+
     Returns:
         The profile's position in `shares` per client (int64 [clients]) and the speeds.
+
+    Raises:
+        InputError: no such profile, or one that has not measured the timing model.
     """
     profiles = [load_profile(name) for name in shares]
+    training = [_training(*pair, timing_model) for pair in zip(shares, profiles, strict=True)]
+    decode = [_decode(profile, decode_bytes_per_s) for profile in profiles]
     classes = np.repeat(np.arange(len(profiles)), _apportion(list(shares.values()), clients))
     rng.shuffle(classes)
     compute, network, origin, cache = np.exp(spread * rng.standard_normal((4, clients)))
 
-    def column(*path: str) -> np.ndarray:
-        values = []
-        for profile in profiles:
-            value: object = profile
-            for name in path:
-                value = getattr(value, name)
-            values.append(value)
-        return np.array(values, dtype=np.float64)[classes]
+    def column(path: str, of: Sequence[object] = profiles) -> np.ndarray:
+        return np.array(list(map(attrgetter(path), of)), dtype=np.float64)[classes]
 
-    per_inference_s = TRAINING_PER_INFERENCE * RELATIVE_COST[timing_model] / 1000
     speeds = Speeds(
-        compute_s=column("inference_ms") * per_inference_s / compute,
+        compute_s=column("sample_s", training) / compute,
+        step_s=column("step_s", training) / compute,
+        decode_sample_s=column("sample_s", decode),
+        decode_bytes_per_s=column("bytes_per_s", decode),
+        readers=column("prefetch.readers"),
+        depth=column("prefetch.batches"),
+        buffer_bytes=column("memory_bytes") * column("prefetch.memory_share"),
         download_bytes_per_s=column("download_bytes_per_s") * network,
         upload_bytes_per_s=column("upload_bytes_per_s") * network,
         memory_bytes=column("memory_bytes"),
-        origin_read_latency_s=column("origin", "read_latency_s") / origin,
-        origin_read_bytes_per_s=column("origin", "read_bytes_per_s") * origin,
-        cache_read_latency_s=column("cache", "read_latency_s") / cache,
-        cache_read_bytes_per_s=column("cache", "read_bytes_per_s") * cache,
-        cache_write_latency_s=column("cache", "write_latency_s") / cache,
-        cache_write_bytes_per_s=column("cache", "write_bytes_per_s") * cache,
+        origin_read_latency_s=column("origin.read_latency_s") / origin,
+        origin_read_bytes_per_s=column("origin.read_bytes_per_s") * origin,
+        cache_read_latency_s=column("cache.read_latency_s") / cache,
+        cache_read_bytes_per_s=column("cache.read_bytes_per_s") * cache,
+        cache_write_latency_s=column("cache.write_latency_s") / cache,
+        cache_write_bytes_per_s=column("cache.write_bytes_per_s") * cache,
     )
     return classes, speeds
 
 
 def fleet_of(experiment: Experiment) -> tuple[list[str], Speeds]:
     """Return the devices of an experiment's clients: the name of each one's profile, its speeds."""
-    mix = experiment.fleet
+    mix, own = experiment.fleet, experiment.timing.model == "own"
     classes, speeds = draw_fleet(
         mix.profiles,
         experiment.data.clients,
         rng(experiment.seed, Purpose.FLEET),
-        timing_model=experiment.timing.model,
+        timing_model=experiment.model.name if own else experiment.timing.model,
+        decode_bytes_per_s=experiment.data.decode_bytes_per_s,
         spread=mix.spread,
     )
     names = list(mix.profiles)
     return [names[i] for i in classes], speeds
+
+
+def _training(name: str, profile: Profile, model: str) -> TrainingFigures:
+    """Return what training the timing model costs on devices of a profile."""
+    if model in RELATIVE_COST:
+        per_inference_s = TRAINING_PER_INFERENCE * RELATIVE_COST[model] / 1000
+        return TrainingFigures(step_s=0.0, sample_s=profile.inference_ms * per_inference_s)
+    if model not in profile.training:
+        measured = ", ".join(profile.training) or "none"
+        raise InputError(
+            f"timing.model is own, but profile {name} has not measured model {model!r} (measured: "
+            f"{measured}); measure it with fedio probe, or name another timing model"
+        )
+    return profile.training[model]
+
+
+def _decode(profile: Profile, declared_bytes_per_s: float) -> DecodeFigures:
+    """Return what decoding costs on devices of a profile."""
+    return profile.decode or DecodeFigures(sample_s=0.0, bytes_per_s=declared_bytes_per_s)
 
 
 def _apportion(shares: list[float], total: int) -> np.ndarray:

@@ -89,4 +89,5 @@ def _joined(parts: Sequence[Stream]) -> Stream:
         losses=np.concatenate([part.losses for part in parts]),
         served=np.concatenate(served),
         hits=np.concatenate([part.hits for part in parts]),
+        depth=np.concatenate([part.depth for part in parts]),
     )

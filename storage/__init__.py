@@ -15,12 +15,16 @@ cost in seconds. Nothing here knows how the samples are used. In short:
 
 from __future__ import annotations
 
+from storage.buffers import BufferPool
 from storage.cache import SampleCache
+from storage.direct import direct_io, read_direct
 from storage.errors import (
     CorruptCache,
+    NoBuffer,
     NotAllowed,
     NoVictim,
     OriginError,
+    StallError,
     StorageError,
     StoreFull,
     TraceError,
@@ -32,9 +36,11 @@ from storage.opening import open_cache
 from storage.origin import ArrayOrigin, FileOrigin, Origin
 from storage.policies import LRU, POLICIES, Static
 from storage.policy import Policy, ScorePolicy
+from storage.prefetch import prefetched
 from storage.read import Read, Status
 from storage.stats import CacheStats
 from storage.store import Store
+from storage.throttle import Clock, ThrottledOrigin, WallClock
 from storage.tier import Tier
 from storage.victim_queue import NOBODY
 
@@ -43,12 +49,15 @@ __all__ = [
     "NOBODY",
     "POLICIES",
     "ArrayOrigin",
+    "BufferPool",
     "CacheStats",
+    "Clock",
     "CorruptCache",
     "FileOrigin",
     "Layout",
     "LmdbStore",
     "MemoryStore",
+    "NoBuffer",
     "NoVictim",
     "NotAllowed",
     "Origin",
@@ -57,13 +66,19 @@ __all__ = [
     "Read",
     "SampleCache",
     "ScorePolicy",
+    "StallError",
     "Static",
     "Status",
     "StorageError",
     "Store",
     "StoreFull",
+    "ThrottledOrigin",
     "Tier",
     "TraceError",
+    "WallClock",
+    "direct_io",
     "open_cache",
+    "prefetched",
+    "read_direct",
     "usable_bytes",
 ]

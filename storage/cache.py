@@ -112,6 +112,16 @@ class SampleCache:
         return self._index.resident_bytes
 
     @property
+    def written(self) -> tuple[int, int]:
+        """How many samples, and how many of their bytes, have been written so far.
+
+        The same as in `stats`, for next to nothing: the policy need not hear of reads for it.
+        """
+        with self._lock:
+            stats = self._placement.stats
+            return stats.written_samples, stats.written_bytes
+
+    @property
     def residents(self) -> np.ndarray:
         """The samples in the cache, ascending, int64[k]."""
         return self._index.residents
@@ -267,6 +277,18 @@ class SampleCache:
             stats.rejected += len(answer) - int(np.count_nonzero(answer))
             return answer
 
+    def could_take(self, size_bytes: int) -> bool:
+        """Whether a newcomer of that size can come in, as far as budget and pins go.
+
+        What is free is room for it, and what is not pinned, unless the policy never evicts. False
+        means that an offer of it is in vain; True leaves it to the policy.
+        """
+        size_bytes = operator.index(size_bytes)
+        with self._lock:
+            index, evicts = self._index, self._policy.evicts
+            kept_bytes = index.pinned_bytes if evicts else index.used_bytes
+            return index.layout.cost_of(size_bytes) <= self.usable_bytes - kept_bytes
+
     def put(self, sample: int, payload: bytes | bytearray | memoryview | np.ndarray) -> bool:
         """Offer the payload of one sample; returns whether the cache has it now."""
         content = np.frombuffer(payload, np.uint8)
@@ -362,6 +384,11 @@ class SampleCache:
             samples = self._numbers(samples)
             self._settle()
             self._index.staged[samples[self._index.resident[samples]]] = True
+
+    def unmark_staged(self, samples: np.ndarray) -> None:
+        """Take that mark off again, as if they had come in when they were used."""
+        with self._lock:
+            self._index.staged[self._numbers(samples)] = False
 
     def plan(self, order: np.ndarray) -> None:
         """Tell the policy what is going to be read from now on, int64[m], in this order."""

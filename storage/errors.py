@@ -35,5 +35,13 @@ class OriginError(StorageError):
     """A sample cannot be read from its origin."""
 
 
+class StallError(OriginError):
+    """What was to be read ahead has not come in the time allowed."""
+
+
+class NoBuffer(StorageError):  # noqa: N818 - reads as what happened
+    """No buffer is to be had: none came back in time, or the pool is closed."""
+
+
 class TraceError(StorageError):
     """A trace cannot be read or written; the message names the file and what is wrong."""

@@ -20,7 +20,7 @@ from storage.errors import CorruptCache
 _log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 1 << 20
-"""A file that would grow beyond this is replaced by one with the two newest states alone."""
+"""A file that would grow beyond this is replaced by one with the three newest states alone."""
 
 _RECORD = struct.Struct(">4sII")
 _MAGIC = b"idx\n"
@@ -48,7 +48,7 @@ class IndexFile:
             self.states()
         end = self._end or 0
         if end and end + len(record) > LIMIT_BYTES:
-            self._replace([*self.states()[:1], state], durable=durable)
+            self._replace([*self.states()[:2][::-1], state], durable=durable)
         else:
             _write(self.path, record, end, durable=durable)
             self._end = end + len(record)

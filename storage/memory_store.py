@@ -11,7 +11,7 @@ import numpy as np
 from storage.layout import Layout
 from storage.store import Saved, Store
 
-_KEPT_STATES = 2
+_KEPT_STATES = 3
 
 
 class MemoryStore(Store):
@@ -80,7 +80,7 @@ class MemoryStore(Store):
         self._saved.clear()
 
     def save(self, index: bytes) -> None:
-        """Keep a state and the one before it."""
+        """Keep a state and the two before it."""
         self._changes += 1
         self._saved.insert(0, Saved(index, self._changes))
         del self._saved[_KEPT_STATES:]

@@ -95,7 +95,7 @@ def open_cache(  # noqa: PLR0913 - options, by name
             that ends.
         read_only: nothing is changed, not even to repair; the medium may be one that cannot be.
         before: go back to the newest saved state with a tag below this one; None: to the newest.
-            At least the two newest states are kept.
+            At least the three newest states are kept.
 
     Raises:
         NotAllowed: the folder cannot hold a cache, it is open with another budget or policy, or

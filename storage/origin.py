@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from storage.direct import read_direct
 from storage.errors import OriginError
 
 
@@ -82,9 +83,15 @@ class ArrayOrigin(Origin):
 
 
 class FileOrigin(Origin):
-    """Real files, one a sample; sizes are taken when the origin is made."""
+    """Real files, one a sample; sizes are taken when the origin is made.
 
-    def __init__(self, paths: Sequence[str | PathLike[str]]) -> None:
+    Args:
+        paths: of the files.
+        direct: read past the page cache, so that each read is one of the disk.
+    """
+
+    def __init__(self, paths: Sequence[str | PathLike[str]], direct: bool = False) -> None:
+        self._read_file = read_direct if direct else _read_file
         self._paths = [Path(path) for path in paths]
         try:
             sizes = [path.stat().st_size for path in self._paths]
@@ -103,7 +110,7 @@ class FileOrigin(Origin):
         view = buffer.data
         for sample, start in zip(samples.tolist(), starts.tolist(), strict=True):
             end = start + int(self._size_bytes[sample])
-            _read_file(self._paths[sample], view[start:end])
+            self._read_file(self._paths[sample], view[start:end])
         return starts
 
 

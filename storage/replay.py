@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.index import Charges
+from storage.late_feedback import LateFeedback
 from storage.offer import Offer, Plan
 from storage.placement import Placement
 from storage.policy import Policy
@@ -56,7 +57,8 @@ def replay(stream: Stream, policy: Policy, charges: Charges, usable_bytes: int) 
     """Replay the requests to one cache, which is empty at the start.
 
     Decisions are those of a `SampleCache`: a batch is read as a whole, then what was missed is
-    offered, then the policy is told the losses of what was served both here and in the recording.
+    offered. The policy is told the losses of what was served both here and in the recording, as
+    late as they came there: before batch j is read those of all up to j - depth, see `Stream`.
 
     Args:
         stream: the requests.
@@ -75,7 +77,8 @@ def replay(stream: Stream, policy: Policy, charges: Charges, usable_bytes: int) 
     all_served = requests.copy()
     learns, substitutes = policy.learns and len(stream.losses) > 0, policy.substitutes
     is_substituted, losses = len(stream.served) > 0, stream.losses.astype(np.float64)
-    for rows in _batches(stream, policy, residency.resident):
+    late = LateFeedback(policy)
+    for rows in _batches(stream, policy, residency.resident, late):
         batch = requests[rows]
         hit[rows] = resident = residency.resident[batch]
         served = _with_stand_ins(policy, batch, residency.resident) if substitutes else batch
@@ -87,9 +90,10 @@ def replay(stream: Stream, policy: Policy, charges: Charges, usable_bytes: int) 
         if len(missed):
             written.append(residency.offer(_each_once(missed)))
         if learns and served is batch and not is_substituted:
-            policy.feedback(batch, losses[rows])
-        elif learns and (same := served == stream.trained[rows]).any():
-            policy.feedback(served[same], losses[rows][same])
+            late.read(batch, losses[rows])
+        elif learns:
+            same = served == stream.trained[rows]
+            late.read(served[same], losses[rows][same])
     residency.check()
     stood_in = all_served != requests
     return Outcome(
@@ -196,8 +200,10 @@ class Bytes:
         """Nothing is left to check: the placement looks at every victim."""
 
 
-def _batches(stream: Stream, policy: Policy, resident: np.ndarray) -> Iterator[slice]:
-    """Yield what is read at once, in order, and plan each participation before.
+def _batches(
+    stream: Stream, policy: Policy, resident: np.ndarray, late: LateFeedback
+) -> Iterator[slice]:
+    """Yield what is read at once, in order; plan each participation before, and end it after.
 
     Requests that are a batch each are put together up to the first miss, as long as nothing is
     learned between them and nobody stands in: nothing changes before that.
@@ -206,9 +212,11 @@ def _batches(stream: Stream, policy: Policy, resident: np.ndarray) -> Iterator[s
     learns = len(stream.losses) > 0 and policy.learns
     grouped = singly and not learns and not policy.substitutes
     batch_starts, batch_ends = stream.batch_starts, stream.batch_ends
+    pieces = stream.starts, stream.ends, stream.depth
     first = 0
-    for start, end in zip(stream.starts.tolist(), stream.ends.tolist(), strict=True):
+    for start, end, depth in zip(*map(np.ndarray.tolist, pieces), strict=True):
         policy.plan(stream.requests[start:end])
+        late.begin(depth)
         if grouped:
             at = start
             while at < end:
@@ -220,6 +228,7 @@ def _batches(stream: Stream, policy: Policy, resident: np.ndarray) -> Iterator[s
             continue
         last = int(np.searchsorted(batch_starts, end))
         yield from map(slice, batch_starts[first:last].tolist(), batch_ends[first:last].tolist())
+        late.end()
         first = last
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-_WHOLE = ("size_bytes", "requests", "batch_starts", "starts", "rounds", "served", "hits")
+_WHOLE = ("size_bytes", "requests", "batch_starts", "starts", "rounds", "served", "hits", "depth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class Stream:
 
     Attributes:
         client: whose cache it is.
-        size_bytes: int64[n], the declared size of each sample, from 1 to 2^32 - 1.
+        size_bytes: int64[n], the declared size of each sample in the form in which it is cached,
+            from 1 to 2^32 - 1.
         requests: int64[m].
         batch_starts: int64[b], where each batch begins in the requests, ascending from 0.
         starts: int64[p], where each participation begins in the requests; a batch begins there too.
@@ -26,6 +27,8 @@ class Stream:
         losses: float32[m], the loss of what was trained for each request, or none at all: [0].
         served: int64[m], what was trained for each request where some were substituted, or [0].
         hits: int64[p], the demand hits of each participation in the recorded run, or [0].
+        depth: int64[p], how many batches of a participation were on their way at a time, the one in
+            training included; not given, it is 1: none was read ahead.
         budget_bytes: of the recorded cache; 0 where there was none.
 
     Raises:
@@ -41,9 +44,12 @@ class Stream:
     losses: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
     served: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     hits: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    depth: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     budget_bytes: int = 0
 
     def __post_init__(self) -> None:
+        if not len(self.depth):
+            object.__setattr__(self, "depth", np.ones(len(self.starts), np.int64))
         for problem in (self._wrong_kind(), self._wrong_pieces(), self._wrong_values()):
             if problem:
                 raise ValueError(f"client {self.client}: {problem}")
@@ -60,8 +66,9 @@ class Stream:
         for name, wanted in (("losses", requests), ("served", requests), ("hits", participations)):
             if len(getattr(self, name)) not in {0, wanted}:
                 return f"{name} has {len(getattr(self, name))} entries, not {wanted} or none"
-        if len(self.rounds) != participations:
-            return f"{len(self.rounds)} rounds for {participations} participations"
+        for name in ("rounds", "depth"):
+            if len(getattr(self, name)) != participations:
+                return f"{len(getattr(self, name))} {name} for {participations} participations"
         return ""
 
     def _wrong_pieces(self) -> str:
@@ -92,6 +99,8 @@ class Stream:
             return "rounds fall, or lie below 0"
         if len(self.hits) and (self.hits.min() < 0 or np.any(self.hits > self.ends - self.starts)):
             return "a participation has more hits than requests, or less than none"
+        if self.depth.min(initial=1) < 1:
+            return "a participation has a depth below 1"
         return ""
 
     @property
@@ -130,7 +139,8 @@ class Trace:
         policy: the policy of the recorded run as it is named in an experiment, with its arguments
             as JSON; empty for a synthetic trace.
         depends: why what was requested, or trained in its place, depended on what was cached, so
-            that it would have been something else under another policy; empty when it did not.
+            that it would have been something else under another policy, or what else came into
+            caches than was asked for; empty when nothing of it holds.
 
     Raises:
         ValueError: a client has two streams, or only some streams have losses, or hits.

@@ -17,7 +17,8 @@ from storage.trace import Stream, Trace
 from storage.trace_csv import read_csv
 
 FORMAT = "fedio trace"
-VERSION = 1
+VERSION = 2
+VERSIONS = (1, VERSION)
 
 # The arrays of a file and their types, in its order.
 _HEADER = {"header": "u1"}
@@ -31,6 +32,7 @@ _KINDS = dict.fromkeys(
         "batch_requests",
         "rounds",
         "hits",
+        "depth",
         "size_bytes",
         "requests",
         "served",
@@ -38,6 +40,7 @@ _KINDS = dict.fromkeys(
     "u",
 )
 _KINDS["losses"] = "f4"
+_KINDS_1 = {name: kind for name, kind in _KINDS.items() if name != "depth"}
 _TEXTS = ("name", "policy", "depends")
 _LARGEST = np.iinfo(np.int64).max
 
@@ -89,6 +92,7 @@ def _encode(trace: Trace) -> dict[str, np.ndarray]:
         "batch_requests": [stream.batch_ends - stream.batch_starts for stream in streams],
         "rounds": [stream.rounds for stream in streams],
         "hits": [stream.hits for stream in streams],
+        "depth": [stream.depth for stream in streams],
         "size_bytes": [stream.size_bytes for stream in streams],
         "requests": [stream.requests for stream in streams],
         "served": [stream.trained for stream in streams if substituted],
@@ -111,19 +115,21 @@ def _read(path: Path) -> Trace:
     Raises:
         ValueError: it is none.
     """
-    header = _header(read_arrays(path, _HEADER)["header"].tobytes())
-    arrays = read_arrays(path, _KINDS)
+    version, texts = _header(read_arrays(path, _HEADER)["header"].tobytes())
+    arrays = read_arrays(path, _KINDS if version > 1 else _KINDS_1)
+    if version == 1:  # nothing was read ahead
+        arrays["depth"] = np.ones(len(arrays["rounds"]), np.uint8)
     for name, array in arrays.items():
         if name != "losses" and array.max(initial=0) > _LARGEST:
             raise ValueError(f"{name} holds numbers that are too large")
     _check_lengths(arrays)
     whole = {name: arrays[name].astype(np.int64) for name in _KINDS if name != "losses"}
     streams = _streams(whole, arrays["losses"].astype(np.float32))
-    return Trace(streams=tuple(streams), **header)
+    return Trace(streams=tuple(streams), **texts)
 
 
-def _header(encoded: bytes) -> dict[str, str]:
-    """Return the texts of a trace.
+def _header(encoded: bytes) -> tuple[int, dict[str, str]]:
+    """Return the version of the format and the texts of a trace.
 
     Raises:
         ValueError: it is the header of something else.
@@ -131,12 +137,13 @@ def _header(encoded: bytes) -> dict[str, str]:
     header = json.loads(encoded)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ValueError(f"its header does not say {FORMAT!r}")
-    if header.get("version") != VERSION:
-        raise ValueError(f"it has version {header.get('version')!r}; this reads {VERSION}")
+    if (version := header.get("version")) not in VERSIONS:
+        known = ", ".join(map(str, VERSIONS))
+        raise ValueError(f"it has version {version!r}; this reads {known}")
     texts = {key: text for key in _TEXTS if isinstance(text := header.get(key), str)}
     if len(texts) < len(_TEXTS):
         raise ValueError(f"its header does not hold the texts {', '.join(_TEXTS)}")
-    return texts
+    return version, texts
 
 
 def _check_lengths(arrays: dict[str, np.ndarray]) -> None:
@@ -154,7 +161,8 @@ def _check_lengths(arrays: dict[str, np.ndarray]) -> None:
         if too_large or arrays[counts].sum() != length[of]:
             raise ValueError(f"{counts} do not add up to the {length[of]} {of}")
     one_each = {"budget_bytes": "clients", "stream_samples": "clients"}
-    one_each |= {"stream_requests": "clients", "rounds": "participation_requests"}
+    one_each |= {"stream_requests": "clients"}
+    one_each |= {"rounds": "participation_requests", "depth": "participation_requests"}
     optional = {"served": "requests", "losses": "requests", "hits": "participation_requests"}
     for name, of in (one_each | optional).items():
         if length[name] != length[of] and (length[name] or name in one_each):
@@ -186,5 +194,6 @@ def _streams(arrays: dict[str, np.ndarray], losses: np.ndarray) -> Iterator[Stre
             losses=losses[requests],
             served=served[: 0 if np.array_equal(served, asked) else None],
             hits=arrays["hits"][own],
+            depth=arrays["depth"][own],
             budget_bytes=int(arrays["budget_bytes"][i]),
         )

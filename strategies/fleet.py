@@ -9,13 +9,16 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from fedio.costs import Samples
 from fedio.profiles import Speeds
 from fedio.protocol import ProfileClaims
 
 CLAIMS = (
     "samples",
     "mean_size_bytes",
-    "mean_decode_s",
+    "mean_cached_bytes",
+    "decoded_share",
+    "cached_decoded_share",
     "resident_samples",
     "resident_bytes",
     "budget_bytes",
@@ -35,7 +38,8 @@ class Fleet:
     Updates change whole rows of clients in place, given by an array of distinct partition-ids.
 
     Attributes:
-        samples, mean_size_bytes, mean_decode_s: the client's data.
+        samples, mean_size_bytes: the client's data.
+        mean_cached_bytes, decoded_share, cached_decoded_share: see `ProfileClaims`.
         resident_samples, resident_bytes, budget_bytes: its cache.
         utility, loss: of its last training (utility by the formula of Oort).
         claimed_round: the round of the last claim after training; 0 is never.
@@ -49,7 +53,9 @@ class Fleet:
 
     samples: np.ndarray
     mean_size_bytes: np.ndarray
-    mean_decode_s: np.ndarray
+    mean_cached_bytes: np.ndarray
+    decoded_share: np.ndarray
+    cached_decoded_share: np.ndarray
     resident_samples: np.ndarray
     resident_bytes: np.ndarray
     budget_bytes: np.ndarray
@@ -78,7 +84,9 @@ class Fleet:
         return cls(
             samples=whole(-1),
             mean_size_bytes=real(np.nan),
-            mean_decode_s=real(np.nan),
+            mean_cached_bytes=real(np.nan),
+            decoded_share=real(np.nan),
+            cached_decoded_share=real(np.nan),
             resident_samples=whole(-1),
             resident_bytes=whole(-1),
             budget_bytes=whole(-1),
@@ -111,6 +119,15 @@ class Fleet:
     def feasible(self, now_s: float) -> np.ndarray:
         """Return which clients can start at `now_s`: idle, and known to have samples."""
         return (self.busy_until_s <= now_s) & (self.samples > 0)
+
+    def mean_samples(self, clients: np.ndarray | slice = slice(None)) -> Samples:
+        """Return what the samples of `clients` are like, as they claim."""
+        return Samples(
+            size_bytes=self.mean_size_bytes[clients],
+            cached_bytes=self.mean_cached_bytes[clients],
+            decoded_share=self.decoded_share[clients],
+            cached_decoded_share=self.cached_decoded_share[clients],
+        )
 
     def registered(self, profiles: Sequence[ProfileClaims]) -> None:
         """Write what clients say of themselves before their first round."""

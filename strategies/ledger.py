@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -20,7 +20,8 @@ class RoundRecord:
     """All there is to know of a round.
 
     `reports`, `actual` and `arrivals_s` are aligned, one entry per valid reply; `predicted_s` is
-    aligned to the cohort's clients.
+    aligned to the cohort's clients. `staged` has a row per client that staged in it for the next
+    one; None where the arm does not stage.
     """
 
     server_round: int
@@ -33,6 +34,7 @@ class RoundRecord:
     arrivals_s: np.ndarray
     outcome: Outcome
     problems: Mapping[int, Problem]
+    staged: list[Row] | None = None
 
 
 class Ledger:
@@ -70,21 +72,20 @@ class Ledger:
             kind: sorted(c for c, p in done.problems.items() if p.outcome == kind)
             for kind in ("failed", "rejected")
         }
-        self._folder.append_round(
-            {
-                "round": done.server_round,
-                "start_s": done.start_s,
-                "end_s": done.outcome.end_s,
-                "wanted": done.wanted,
-                "selected": done.cohort.clients,
-                "counted": done.outcome.counted,
-                "late": done.outcome.late,
-                **of,
-                "not_selected": done.cohort.reasons.rest,
-                "accuracy": accuracy,
-                "loss": loss,
-            }
-        )
+        row: Row = {
+            "round": done.server_round,
+            "start_s": done.start_s,
+            "end_s": done.outcome.end_s,
+            "wanted": done.wanted,
+            "selected": done.cohort.clients,
+            "counted": done.outcome.counted,
+            "late": done.outcome.late,
+            **of,
+            "not_selected": done.cohort.reasons.rest,
+            "accuracy": accuracy,
+            "loss": loss,
+        }
+        self._folder.append_round(row if done.staged is None else row | {"staged": done.staged})
         self._trained |= set(done.outcome.counted.tolist())
         self._demand_hits += sum(report.meter.hits for report in done.reports)
         self._evictions += sum(report.meter.evicted_samples for report in done.reports)
@@ -119,11 +120,10 @@ class Ledger:
             unknown = dict.fromkeys(("duration_s", "arrival_s", *PHASES))
             return row | {"outcome": problem.outcome, "problem": problem.reason} | unknown
         report = done.reports[reply]
-        meter = {k: v for k, v in asdict(report.meter).items() if k != "decode_s"}
         seconds = {name: getattr(done.actual, name)[reply] for name in PHASES}
         return (
             row
-            | meter
+            | report.meter.totals
             | seconds
             | {
                 "outcome": "counted" if client in done.outcome.counted else "late",

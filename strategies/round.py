@@ -103,12 +103,9 @@ def check_meter(message: Message) -> Meter:
     """
     try:
         meter = from_record(Meter, message.content.get(METER))
+        meter.check()
     except ProtocolError as error:
         raise RejectedReplyError(str(error)) from error
-    if min(getattr(meter, name) for name in Meter.__dataclass_fields__) < 0:
-        raise RejectedReplyError("its meter has a negative count")
-    if not np.isfinite(meter.decode_s):
-        raise RejectedReplyError("its meter has decode_s that is not finite")
     return meter
 
 
@@ -147,22 +144,30 @@ def _meter_of(reply: Message) -> Meter | None:
 
 
 def work_of(meters: list[Meter], model_bytes: float) -> Work:
-    """Return what meters counted, one entry per meter."""
+    """Return what meters counted, a row per meter."""
+    steps = max((meter.steps for meter in meters), default=0)
 
-    def column(name: str) -> np.ndarray:
-        return np.array([getattr(meter, name) for meter in meters], dtype=np.float64)
+    def table(name: str) -> np.ndarray:
+        counts = np.zeros((len(meters), steps))
+        for row, meter in zip(counts, meters, strict=True):
+            row[: meter.steps] = getattr(meter, name)
+        return counts
 
     return Work(
-        trained_samples=column("trained_samples"),
-        hits=column("hits") + column("substituted"),
-        hit_bytes=column("hit_bytes"),
-        misses=column("misses"),
-        origin_bytes=column("origin_bytes"),
-        writes=column("written_samples"),
-        written_bytes=column("written_bytes"),
-        decode_s=column("decode_s"),
+        steps=steps,
+        samples=table("step_samples"),
+        hits=table("step_reads"),
+        hit_bytes=table("step_hit_bytes"),
+        misses=table("step_misses"),
+        origin_bytes=table("step_origin_bytes"),
+        decodes=table("step_decoded"),
+        decoded_bytes=table("step_decoded_bytes"),
+        writes=table("step_written"),
+        written_bytes=table("step_written_bytes"),
         download_bytes=np.full(len(meters), model_bytes),
         upload_bytes=np.full(len(meters), model_bytes),
+        depth=np.array([meter.depth for meter in meters], dtype=np.float64),
+        readers=np.array([meter.readers for meter in meters], dtype=np.float64),
     )
 
 

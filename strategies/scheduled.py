@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -27,6 +27,7 @@ from strategies.roster import Roster, gather
 from strategies.round import sort_replies
 from strategies.selector import Cohort, Selector, View
 from strategies.selectors.claims import predicted_phases
+from strategies.staging import Stager
 from strategies.timeline import Timeline
 from strategies.transport import exchange, last_line
 from strategies.trouble import Trouble
@@ -80,6 +81,7 @@ class Scheduled(Strategy):
         self._trouble = Trouble(experiment.rounds.empty_rounds)
         self._fleet = Fleet.unknown(experiment.data.clients)
         self._timeline = Timeline(self._fleet, speeds)
+        self._stager = Stager(experiment, speeds) if experiment.chosen.staging else None
         self._state = selector.initial_state(experiment.data.clients)
         self._roster = Roster({}, {})
         self._asked: dict[str, int] = {}
@@ -138,6 +140,8 @@ class Scheduled(Strategy):
                 arrays = new_arrays
             if metrics is not None:
                 result.train_metrics_clientapp[server_round] = metrics
+            if server_round < num_rounds:
+                self._stage(grid, timeout)
             accuracy, loss = self._evaluate(server_round, arrays, evaluate_fn, result)
             self._close(accuracy, loss)
         self._trouble.finish()
@@ -191,6 +195,9 @@ class Scheduled(Strategy):
         actual, arrivals_s, outcome = self._timeline.play(
             reports, unusable, opened.view.model_bytes, rounds.cohort, rounds.deadline_s
         )
+        if self._stager is not None:
+            meters = {report.client: report.meter for report in reports} | unusable
+            self._stager.trained(meters, self._fleet.busy_until_s)
         self._fleet.failed(list(problems))
         self._fleet.trained(outcome.counted)
         self._closed = RoundRecord(
@@ -204,6 +211,7 @@ class Scheduled(Strategy):
             arrivals_s=arrivals_s,
             outcome=outcome,
             problems=problems,
+            staged=None if self._stager is None else [],
         )
         counted = set(outcome.counted.tolist())
         return self._aggregation.aggregate_train(
@@ -272,7 +280,16 @@ class Scheduled(Strategy):
             local_steps=training.local_steps,
             batch_size=training.batch_size,
             model_bytes=float(sum(len(array.data) for array in arrays.values())),
+            staging=self._experiment.chosen.staging,
         )
+
+    def _stage(self, grid: Grid, timeout_s: float | None) -> None:
+        """Have the clients named for the next round stage in what this one left them of time."""
+        if self._stager is not None and self._closed is not None:
+            staged = self._stager.stage(
+                grid, self._roster.nodes, self._closed, self._fleet.busy_until_s, timeout_s
+            )
+            self._closed = replace(self._closed, staged=staged)
 
     def _evaluate(
         self, server_round: int, arrays: ArrayRecord, evaluate_fn: Evaluate | None, result: Result
@@ -296,7 +313,6 @@ class Scheduled(Strategy):
     def _finish(self, arrays: ArrayRecord, rounds: int, wall_s: float) -> None:
         """Write the summary: the run is complete."""
         fleet, training = self._fleet, self._experiment.training
-        accesses = np.full(len(fleet), float(training.accesses))
         summary = {
             "schema": 1,
             "name": self._experiment.name,
@@ -308,7 +324,7 @@ class Scheduled(Strategy):
             "wall_s": wall_s,
             "model_hash": hash_arrays({name: unpack(array) for name, array in arrays.items()}),
             "io_to_compute": io_to_compute(
-                accesses, fleet.mean_size_bytes, fleet.mean_decode_s, self._speeds
+                training.local_steps, training.batch_size, fleet.mean_samples(), self._speeds
             ),
             "holdout": {"accuracy": self._held_out_accuracy, "samples": self._held_out_samples},
         }

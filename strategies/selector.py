@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -33,6 +33,7 @@ class View:
         count: clients to select, over-commitment included.
         local_steps, batch_size: S and B of the work that is asked for.
         model_bytes: what a client downloads, and uploads.
+        staging: whether clients that are named for the next round prepare for it.
 
     Raises:
         ValueError: a shape or a number is impossible.
@@ -47,6 +48,7 @@ class View:
     local_steps: int
     batch_size: int
     model_bytes: float
+    staging: bool = False
 
     def __post_init__(self) -> None:
         if self.feasible.shape != (len(self.fleet),) or self.feasible.dtype != np.bool_:
@@ -83,11 +85,13 @@ class Cohort:
         clients: distinct partition-ids, ascending, int64.
         local_steps: local steps of each of them, int64.
         reasons: why they, and why not the others.
+        next: clients to stage for the next round, likewise; idle or not. None by default.
     """
 
     clients: np.ndarray
     local_steps: np.ndarray
     reasons: Reasons
+    next: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @classmethod
     def of(
@@ -174,7 +178,7 @@ class Selector(ABC):
         if not isinstance(cohort, Cohort):
             raise InputError(f"selector {who} gave a {type(cohort).__name__}, not a Cohort")
         clients, steps = np.asarray(cohort.clients), np.asarray(cohort.local_steps)
-        wrong = None
+        wrong = _wrong_next(np.asarray(cohort.next), view.fleet)
         if clients.dtype != np.int64 or clients.ndim != 1:
             wrong = f"clients of type {clients.dtype} and {clients.ndim} dimensions, not int64 [k]"
         elif len(np.unique(clients)) < len(clients):
@@ -195,3 +199,14 @@ class Selector(ABC):
         self, view: View, candidates: np.ndarray, state: State, rng: np.random.Generator
     ) -> tuple[Cohort, State]:
         """Choose from `candidates` (never empty, ascending); at least one client is wanted."""
+
+
+def _wrong_next(named: np.ndarray, fleet: Fleet) -> str | None:
+    """Return what is wrong with clients named for the next round, if anything is."""
+    if named.dtype != np.int64 or named.ndim != 1 or (np.diff(named) <= 0).any():
+        return "clients for the next round that are not int64 [k], distinct and ascending"
+    if len(named) and (named[0] < 0 or named[-1] >= len(fleet)):
+        return "clients for the next round that do not exist"
+    if not (fleet.samples[named] > 0).all():
+        return "clients for the next round that are not known"
+    return None

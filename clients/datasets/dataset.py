@@ -23,8 +23,10 @@ class Decoder(ABC):
     """Whether payloads are compressed, so that decoding them takes time."""
 
     @abstractmethod
-    def decode(self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return uint8 [k, C, H, W] from the payloads buffer[start : start + length]."""
+    def decode(
+        self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray, images: np.ndarray
+    ) -> None:
+        """Fill `images`, uint8 [k, C, H, W], from the payloads buffer[start : start + length]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,9 @@ class Pixels(Decoder):
     shape: Shape
     encoded = False
 
-    def decode(self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def decode(
+        self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray, images: np.ndarray
+    ) -> None:
         """Gather the payloads in one step.
 
         Raises:
@@ -44,15 +48,15 @@ class Pixels(Decoder):
         if (lengths != size).any():
             raise ValueError(f"a payload of raw pixels has {size} bytes, not {set(lengths)}")
         if len(starts) == 0:
-            return np.empty((0, *self.shape), np.uint8)
+            return
+        out = images.reshape(len(starts), size)
         rows, offsets = np.divmod(starts, size)
         if offsets.any():
-            table = np.lib.stride_tricks.sliding_window_view(buffer, size)
-            rows = starts
+            out[:] = np.lib.stride_tricks.sliding_window_view(buffer, size)[starts]
         else:  # back to back, as they lie when all are pixels: a plain table, gathered faster
             table = buffer[: len(buffer) // size * size].reshape(-1, size)
-        gathered: np.ndarray = table[rows]
-        return gathered.reshape(-1, *self.shape)
+            # The rows exist: "clip" spares the copy that "raise" makes of `out`.
+            np.take(table, rows, axis=0, out=out, mode="clip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +66,21 @@ class Images(Decoder):
     shape: Shape
     encoded = True
 
-    def decode(self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def decode(
+        self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray, images: np.ndarray
+    ) -> None:
         """Decode one file after the other.
 
         Raises:
             InputError: a payload is not an image.
         """
-        out = np.empty((len(starts), *self.shape), np.uint8)
         for i, (start, length) in enumerate(zip(starts, lengths, strict=True)):
             try:
-                out[i] = self._decode(buffer[start : start + length])
-            except (OSError, SyntaxError) as error:  # Pillow raises either for broken files
+                images[i] = self._decode(buffer[start : start + length])
+            except Exception as error:
                 raise InputError(
                     f"payload {i} of {len(starts)} is no image, repair or remove its file: {error}"
                 ) from error
-        return out
 
     def _decode(self, payload: np.ndarray) -> np.ndarray:
         channels, height, width = self.shape
@@ -119,15 +123,19 @@ class Dataset:
         """Channels, height and width of a decoded sample."""
         return self.decoder.shape
 
-    def decode(self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return uint8 [k, C, H, W] from payloads that lie in `buffer` (uint8)."""
-        return self.decoder.decode(buffer, starts, lengths)
+    def decode(
+        self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray, images: np.ndarray
+    ) -> None:
+        """Fill `images`, uint8 [k, C, H, W], from payloads that lie in `buffer` (uint8)."""
+        self.decoder.decode(buffer, starts, lengths, images)
 
     def images(self, samples: np.ndarray) -> np.ndarray:
         """Read samples from the origin and decode them: uint8 [k, C, H, W]."""
         lengths = self.origin.size_bytes[samples]
         buffer = np.empty(int(lengths.sum()), np.uint8)
-        return self.decode(buffer, self.origin.read(samples, buffer, 0), lengths)
+        images = np.empty((len(samples), *self.shape), np.uint8)
+        self.decode(buffer, self.origin.read(samples, buffer, 0), lengths, images)
+        return images
 
 
 @dataclass(frozen=True, slots=True)

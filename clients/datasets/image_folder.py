@@ -19,10 +19,13 @@ PARTS = ("train", "test")
 
 
 @validate_call
-def load(home: Path, path: str, size: Annotated[int, Field(ge=4, le=1024)] = 32) -> Split:
+def load(
+    home: Path, path: str, size: Annotated[int, Field(ge=4, le=1024)] = 32, direct: bool = False
+) -> Split:
     """Return the images under `path`, each cropped to a square and scaled to size x size.
 
-    Under `home` only their checksum is kept, so that it is worked out once.
+    Under `home` only their checksum is kept, so that it is worked out once. With `direct`, files
+    are read past the page cache.
 
     Raises:
         InputError: the folders are missing or hold no images, or the parts differ in classes.
@@ -37,7 +40,8 @@ def load(home: Path, path: str, size: Annotated[int, Field(ge=4, le=1024)] = 32)
         )
     files = [file for part in PARTS for file in found[part][1]]
     digest = _digest(home, root, files)
-    return Split(_part(*found["train"], size), _part(*found["test"], size), digest)
+    part = partial(_part, size, direct)
+    return Split(part(*found["train"]), part(*found["test"]), digest)
 
 
 def _list(folder: Path) -> tuple[list[str], list[Path], np.ndarray]:
@@ -54,8 +58,11 @@ def _list(folder: Path) -> tuple[list[str], list[Path], np.ndarray]:
     return images.classes, files, np.asarray(images.targets, np.int64)
 
 
-def _part(names: list[str], files: list[Path], labels: np.ndarray, size: int) -> Dataset:
-    return Dataset("image-folder", len(names), labels, FileOrigin(files), Images((3, size, size)))
+def _part(
+    size: int, direct: bool, names: list[str], files: list[Path], labels: np.ndarray
+) -> Dataset:
+    origin = FileOrigin(files, direct)
+    return Dataset("image-folder", len(names), labels, origin, Images((3, size, size)))
 
 
 def _digest(home: Path, root: Path, files: list[Path]) -> str:

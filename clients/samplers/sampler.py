@@ -67,8 +67,45 @@ class Sampler(ABC):
             raise ValueError(f"sampler {who} named a sample outside 0..{self.samples - 1}")
         return order.astype(np.int64, copy=False)
 
+    def weights(self, order: np.ndarray) -> np.ndarray | None:
+        """Return how much each access of the last order weighs in the loss of its step.
+
+        A step's gradient is that of mean(weight * loss) over its batch.
+
+        Args:
+            order: int64 [m], what `order` has returned.
+
+        Returns:
+            float64 [m], finite and not negative, or None where all are 1.
+        """
+        del order
+        return None
+
+    def checked_weights(self, order: np.ndarray) -> np.ndarray | None:
+        """Return the weights, if they are some.
+
+        Raises:
+            ValueError: `weights` gave something else.
+        """
+        given = self.weights(order)
+        if given is None:
+            return None
+        weights = np.asarray(given)
+        who = type(self).__name__
+        if weights.shape != order.shape or not np.can_cast(weights.dtype, np.float64):
+            raise ValueError(
+                f"sampler {who} gave weights {weights.dtype} {weights.shape}, "
+                f"not float64 {order.shape}"
+            )
+        if not (np.isfinite(weights) & (weights >= 0)).all():
+            raise ValueError(f"sampler {who} gave a weight that is negative or no finite number")
+        return weights.astype(np.float64, copy=False)
+
     def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:  # noqa: B027 - optional
-        """Learn the losses of a training step, float64[k], of the samples it trained, int64[k]."""
+        """Learn the losses of a training step, float64[k], of the samples it trained, int64[k].
+
+        They are as they come, without weights.
+        """
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return what to remember, as named arrays."""

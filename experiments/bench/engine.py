@@ -16,11 +16,11 @@ from flwr.app import ConfigRecord, Message, RecordDict, UserConfig
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
 
+from clients.accelerator import one_thread
 from clients.central import Central
 from clients.client_app import forget
 from clients.device import Host
 from clients.models import build
-from clients.trainer import one_thread
 from experiments.bench.measure import Row, in_turns
 from experiments.engines.flower import COMPLETED, check, failure, federation_config
 from experiments.engines.inline import InlineGrid, node_ids

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from fedio.costs import Phases, expected_work, phases
@@ -9,6 +11,8 @@ from strategies.selector import View
 
 # Far above any honest utility, and low enough that sums of such claims stay finite.
 UTILITY_CEILING = 1e100
+# So many at a time stay in the processor's cache, which halves the time of a million.
+BLOCK_CLIENTS = 2**16
 
 
 def usable_utility(claimed: np.ndarray) -> np.ndarray:
@@ -35,20 +39,31 @@ def predicted_phases(view: View, clients: np.ndarray) -> Phases:
     The expected share of hits is residents / n: exact for a cache that does not change during the
     participation and a sampler that draws uniformly.
     """
-    fleet = view.fleet
-    accesses = np.full(len(clients), float(view.accesses))
+    starts = range(0, max(len(clients), 1), BLOCK_CLIENTS)
+    blocks = [_predicted_phases(view, clients[at : at + BLOCK_CLIENTS]) for at in starts]
+    return Phases(
+        **{
+            phase.name: np.concatenate([getattr(block, phase.name) for block in blocks])
+            for phase in fields(Phases)
+        }
+    )
+
+
+def _predicted_phases(view: View, clients: np.ndarray) -> Phases:
+    fleet, speeds = view.fleet, view.fleet.speeds.take(clients)
     samples = np.maximum(fleet.samples[clients], 1)
     hit_share = np.clip(fleet.resident_samples[clients] / samples, 0.0, 1.0)
     # A claimed speed may be anything; what comes of it is sorted out by usable_seconds.
     with np.errstate(all="ignore"):
         work = expected_work(
-            accesses,
+            view.local_steps,
+            view.batch_size,
             hit_share,
-            fleet.mean_size_bytes[clients],
-            fleet.mean_decode_s[clients],
+            fleet.mean_samples(clients),
             view.model_bytes,
+            speeds,
         )
-        return phases(work, fleet.speeds.take(clients))
+        return phases(work, speeds)
 
 
 def quantile(values: np.ndarray, share: float, empty: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,8 @@ def _joined(
         figures_of_base = np.full(len(candidates), np.nan)
         figures_of_base[positions[: len(chosen)]] = chosen
         details[f"base_{name}"] = figures_of_base
-    return Cohort.of(view, candidates, picked, np.arange(len(candidates)), details)
+    joined = Cohort.of(view, candidates, picked, np.arange(len(candidates)), details)
+    return replace(joined, next=cohort.next)
 
 
 def _named(prefix: str, state: State) -> State:

@@ -23,10 +23,10 @@ class IOAware(Selector):
         score = utility * (1 + age_weight * turns missed) / predicted seconds
 
     *Predicted seconds* is the cost model's whole participation: download, reads from origin and
-    cache, decoding, compute, upload. A client's share of hits is that of its samples which it
-    reports as cached, so a warm client is worth more than a cold one of the same speed. Oort sees
-    storage only in durations that are over, and discounts only beyond a threshold; a rate ranks
-    all clients, and the fastest are not the best where their utility is low.
+    cache, decoding, compute, upload, less what overlaps. A client's share of hits is that of its
+    samples which it reports as cached, so a warm client is worth more than a cold one of the same
+    speed. Oort sees storage only in durations that are over, and discounts only beyond a threshold;
+    a rate ranks all clients, and the fastest are not the best where their utility is low.
 
     *Utility* is the last claim; of an untried client, the upper quartile of the utilities claimed
     per sample times min(n, q), so that it is tried early but does not outrank all that is known.

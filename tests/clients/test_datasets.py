@@ -34,11 +34,15 @@ def test_pixels_are_gathered_from_anywhere_in_the_buffer() -> None:
     for start, image in zip(starts, images, strict=True):
         buffer[start : start + 40] = image.ravel()
     decoder = Pixels((2, 4, 5))
-    np.testing.assert_array_equal(decoder.decode(buffer, starts, np.full(3, 40)), images)
+    found = np.zeros_like(images)
+    decoder.decode(buffer, starts, np.full(3, 40), found)
+    np.testing.assert_array_equal(found, images)
+    decoder.decode(buffer, np.array([40, 0, 80]), np.full(3, 40), found)  # as rows of a table
+    np.testing.assert_array_equal(found.reshape(3, 40), buffer[:120].reshape(3, 40)[[1, 0, 2]])
     nothing = np.empty(0, np.int64)
-    assert decoder.decode(buffer, nothing, nothing).shape == (0, 2, 4, 5)
+    decoder.decode(buffer, nothing, nothing, found[:0])
     with pytest.raises(ValueError, match="40 bytes"):
-        decoder.decode(buffer, starts, np.array([40, 39, 40]))
+        decoder.decode(buffer, starts, np.array([40, 39, 40]), found)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -48,7 +52,8 @@ def test_images_are_cropped_and_scaled_like_pillow_does(tmp_path: Path, channels
     Image.fromarray(generator.integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(file)
     payload = np.frombuffer(file.read_bytes(), np.uint8)
     buffer = np.concatenate([np.zeros(9, np.uint8), payload])
-    got = Images((channels, 16, 16)).decode(buffer, np.array([9]), np.array([len(payload)]))
+    got = np.empty((1, channels, 16, 16), np.uint8)
+    Images((channels, 16, 16)).decode(buffer, np.array([9]), np.array([len(payload)]), got)
     with Image.open(file) as image:
         mode = image.convert("L" if channels == 1 else "RGB")
     wanted = np.asarray(ImageOps.fit(mode, (16, 16), Image.Resampling.BILINEAR))
@@ -63,7 +68,9 @@ def test_a_broken_image_is_the_users_error(tmp_path: Path, keep_bytes: int) -> N
     Image.fromarray(pixels).save(file)
     payload = np.frombuffer(file.read_bytes()[:keep_bytes], np.uint8)
     with pytest.raises(InputError, match="payload 0 of 1 is no image"):
-        Images((3, 8, 8)).decode(payload, np.array([0]), np.array([keep_bytes]))
+        Images((3, 8, 8)).decode(
+            payload, np.array([0]), np.array([keep_bytes]), np.empty((1, 3, 8, 8), np.uint8)
+        )
 
 
 def test_a_data_set_checks_what_it_is_made_of() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 from flwr.app import ArrayRecord
 
 from clients.central import Central
-from clients.device import Host, oort_utility
+from clients.datapath import Ahead
+from clients.device import Device, Host, oort_utility
 from fedio.config import Experiment
 from fedio.runs import hash_arrays
+from storage import POLICIES
+from tests.clients.participations import state_of, threads_of_ours
 
 Small = Callable[..., Experiment]
 
@@ -30,6 +34,7 @@ def test_the_meter_adds_up(small: Small, tmp_path: Path, policy: str) -> None:
     for server_round in (1, 2, 3):
         done = host.device(1).train(arrays, server_round, local_steps=3)
         meter = done.meter
+        meter.check()
         assert meter.steps == 3
         assert meter.trained_samples == meter.requests == 24
         assert meter.requests == meter.hits + meter.substituted + meter.misses
@@ -84,6 +89,117 @@ def test_a_round_that_is_trained_again_starts_from_the_state_before_it(
         results.append((hash_of(done.arrays), done.meter, done.claims))
         host.close()
     assert results[0] == results[1]
+
+
+PROFILE = """
+description = "a device that reads far ahead, with three readers"
+source = "a test"
+inference_ms = 20.0
+download_bytes_per_s = 1e6
+upload_bytes_per_s = 1e6
+memory_bytes = 4_000_000_000
+
+[prefetch]
+readers = 3
+batches = 5
+
+[origin]
+read_latency_s = 0.01
+read_bytes_per_s = 1e7
+write_latency_s = 0.01
+write_bytes_per_s = 1e7
+
+[cache]
+read_latency_s = 0.001
+read_bytes_per_s = 1e9
+write_latency_s = 0.001
+write_bytes_per_s = 1e9
+"""
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> dict[str, dict[str, float]]:
+    """A fleet of such devices."""
+    profile = tmp_path / "far.toml"
+    profile.write_text(PROFILE)
+    return {"profiles": {str(profile): 1.0}}
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "pads"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_threads_make_no_difference(
+    small: Small, tmp_path: Path, far: dict[str, dict[str, float]], policy: str, sampler: str
+) -> None:
+    experiment = small(
+        fleet=far,
+        data={"clients": 1},
+        rounds={"cohort": 1},
+        arms={"a": {"policy": policy, "sampler": sampler}},
+    )
+    results = []
+    for threads in (False, True):
+        host = Host(experiment, tmp_path / str(threads), threads=threads)
+        arrays = Central(experiment).initial_arrays
+        for server_round in (1, 2, 3):
+            done = host.device(0).train(arrays, server_round, local_steps=8)
+            arrays = done.arrays
+        with host.device(0)._cache.newest() as cache:
+            state = state_of(cache)
+        results.append((hash_of(arrays), done.train_loss, done.meter, done.claims, state))
+        host.close()
+    assert results[0] == results[1]
+    assert (done.meter.depth, done.meter.readers) == (5, 3)
+    assert done.meter.hits > 0
+    assert not threads_of_ours()
+
+
+def test_reading_runs_ahead_as_far_as_memory_and_the_arm_allow(
+    small: Small, tmp_path: Path, far: dict[str, dict[str, float]]
+) -> None:
+    def device(**arm: object) -> Device:
+        return Host(small(fleet=far, arms={"a": arm}), tmp_path).device(1)
+
+    encoded, batch_bytes, images_bytes = device(), 50_000, 8 * 3 * 32 * 32
+    assert encoded._ahead(batch_bytes) == Ahead(5, 3, threads=True)
+    assert device(prefetch=False)._ahead(batch_bytes) == Ahead(1, 1)
+    # What is cached prepared is decoded before it is offered, one batch after the other.
+    assert device(form="prepared")._ahead(batch_bytes) == Ahead(5, 1, threads=True)
+    # Batches of images, beside what three readers are reading.
+    for room, depth in ((2.5, 2), (1.0, 1), (0.5, 1), (4.0, 4), (9.0, 5)):
+        room_bytes = np.float64(room * images_bytes + 3 * batch_bytes)
+        encoded._speeds = replace(encoded._speeds, buffer_bytes=room_bytes)
+        assert encoded._ahead(batch_bytes).depth == depth
+
+
+def test_a_device_does_what_it_says(
+    small: Small, tmp_path: Path, far: dict[str, dict[str, float]]
+) -> None:
+    for number, arm in enumerate(({}, {"prefetch": False}, {"form": "prepared"})):
+        experiment = small(fleet=far, arms={"a": arm})
+        host = Host(experiment, tmp_path / str(number))
+        meter = host.device(1).train(Central(experiment).initial_arrays, 1, local_steps=3).meter
+        said = host.device(1).profile()
+        assert (said.depth, said.readers) == (meter.depth, meter.readers)
+        host.close()
+
+
+def test_threads_are_for_what_takes_time(small: Small, tmp_path: Path) -> None:
+    pixels = small(data={"dataset": "tests.clients.pixels:load"})
+    assert Host(small(), tmp_path).threads
+    assert not Host(pixels, tmp_path).threads
+    assert Host(pixels, tmp_path, slow=lambda _, origin, __: origin).threads
+    assert not Host(small(), tmp_path, threads=False).threads
+
+
+def test_a_profile_says_how_samples_are_cached(small: Small, tmp_path: Path) -> None:
+    for form, decoded in (("encoded", 1.0), ("prepared", 0.0)):
+        host = Host(small(arms={"a": {"form": form}}), tmp_path / form)
+        said, data = host.device(1).profile(), host.device(1).data
+        assert said.mean_cached_bytes == data.form.size_bytes.mean()
+        assert (said.decoded_share, said.cached_decoded_share) == (1.0, decoded)
+    pixels = small(data={"dataset": "tests.clients.pixels:load"})
+    said = Host(pixels, tmp_path / "pixels").device(1).profile()
+    assert (said.decoded_share, said.cached_decoded_share) == (0.0, 0.0)
 
 
 def test_what_is_sent_is_left_as_it_is(small: Small, tmp_path: Path) -> None:
@@ -154,7 +270,7 @@ def test_held_out_samples_are_evaluated_and_never_trained(small: Small, tmp_path
 
 
 def test_oorts_utility_by_hand() -> None:
-    losses = np.array([[1.0, 3.0], [2.0, 0.0]])
+    losses, steps = np.array([1.0, 3.0, 2.0, 0.0]), np.array([2, 2])
     # The square root of (1 + 9) / 2 and (4 + 0) / 2 together, times min(n, 4).
-    assert oort_utility(losses, 10) == pytest.approx(np.sqrt(7) * 4)
-    assert oort_utility(losses, 3) == pytest.approx(np.sqrt(7) * 3)
+    assert oort_utility(losses, steps, 10) == pytest.approx(np.sqrt(7) * 4)
+    assert oort_utility(losses, steps, 3) == pytest.approx(np.sqrt(7) * 3)

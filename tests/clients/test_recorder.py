@@ -41,8 +41,8 @@ def home(tmp_path: Path) -> Path:
 def named(small: Small) -> Callable[..., Experiment]:
     """The small experiment with its arm chosen, as devices get it."""
 
-    def make(sampler: str = "uniform", seed: int = 0) -> Experiment:
-        arms = {"a": {"policy": "lru", "sampler": sampler}}
+    def make(sampler: str = "uniform", seed: int = 0, staging: bool = False) -> Experiment:
+        arms = {"a": {"policy": "lru", "sampler": sampler, "staging": staging}}
         return small(engine={"record_trace": True}, arms=arms).for_arm("a", seed)
 
     return make
@@ -70,6 +70,7 @@ def test_a_participation_is_written_as_it_happened(
         assert stream.losses.astype(np.float64).mean() == pytest.approx(done.train_loss, rel=1e-6)
         assert stream.served.tolist() == []
         assert stream.hits.tolist() == [done.meter.hits]
+        assert stream.depth.tolist() == [done.meter.depth]
         assert stream.budget_bytes == int(sizes.sum() * 0.5)
         assert (trace.name, trace.depends) == ("small, a, seed 3", "")
         assert trace.policy == '{"name":"lru","args":{}}'
@@ -138,7 +139,7 @@ def test_a_part_that_cannot_be_written_is_an_error_that_ends_the_run(
 def written(experiment: Experiment, home: Path, policy: Policy, served: list[int]) -> Trace:
     recorder = Recorder(experiment, home, 3, np.full(4, 9), 20)
     losses = np.array([[0.5, np.inf], [np.nan, 2.0]])
-    done = Participated(6, np.array([3, 0, 3, 1]), np.array(served), losses, 1)
+    done = Participated(6, np.array([3, 0, 3, 1]), np.array(served), losses, hits=1, depth=3)
     sampler = SAMPLERS[experiment.chosen.sampler.name](4, 2)
     recorder.write(done, sampler, policy)
     return read_trace(home / TRACE_FOLDER / "3-6.npz")
@@ -150,6 +151,7 @@ def test_what_was_served_is_kept_where_it_differs(
     (stream,) = written(named(), home, LRU(4), [3, 0, 3, 1]).streams
     assert stream.served.tolist() == []
     np.testing.assert_equal(stream.losses, np.float32([0.5, np.inf, np.nan, 2]))
+    assert (stream.hits.tolist(), stream.depth.tolist()) == ([1], [3])
     (stream,) = written(named(), home, LRU(4), [3, 2, 3, 1]).streams
     assert stream.served.tolist() == [3, 2, 3, 1]
     assert stream.requests.tolist() == [3, 0, 3, 1]
@@ -163,6 +165,11 @@ def test_it_says_what_depends_on_the_cache(named: Callable[..., Experiment], hom
     policy = written(named(), home, StandIns(4), order).depends
     assert policy == "policy lru substitutes cached samples for others"
     assert written(named("pads"), home, StandIns(4), order).depends == f"{pads} and {policy}"
+    staged = written(named(staging=True), home, LRU(4), order).depends
+    assert staged == "staging brought samples in between"
+    assert (
+        written(named("pads", staging=True), home, LRU(4), order).depends == f"{pads} and {staged}"
+    )
 
 
 @pytest.mark.parametrize("kind", [*SAMPLERS.values(), SkipEasy])

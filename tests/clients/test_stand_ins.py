@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from clients.central import Central
-from clients.datapath import ClientData, batches
+from clients.client_data import ClientData
+from clients.datapath import Ahead, Buffers, DataPath
 from clients.device import Host
-from clients.meter import MeterReading
 from fedio.config import Experiment
 from fedio.runs import hash_arrays
 from storage import Read, SampleCache, open_cache
@@ -38,27 +38,32 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, Read]]:
 def images_of(data: ClientData, samples: np.ndarray) -> np.ndarray:
     lengths = data.origin.size_bytes[samples]
     buffer = np.empty(int(lengths.sum()), np.uint8)
-    return data.dataset.decode(buffer, data.origin.read(samples, buffer, 0), lengths)
+    images = np.empty((len(samples), *data.dataset.shape), np.uint8)
+    data.dataset.decode(buffer, data.origin.read(samples, buffer, 0), lengths, images)
+    return images
 
 
 def test_batches_are_what_was_served_and_the_meter_counts_that(
     small: Small, tmp_path: Path, reads: list[tuple[np.ndarray, Read]]
 ) -> None:
-    data = Host(small(), tmp_path).device(1)._data
+    data = Host(small(), tmp_path).device(1).data
     samples, sizes, rng = len(data.labels), data.size_bytes, np.random.default_rng(0)
     cache = open_cache(None, int(sizes.sum()) // 2, ICache(samples, important_share=0.3))
     substituted = 0
     for _ in range(12):
         cache.policy.plan(np.empty(0, np.int64))
-        meter = MeterReading(cache.stats.copy(), sizes, data.decode_s)
+        before = cache.stats.copy()
         reads.clear()
         order = rng.integers(0, samples, 5 * BATCH)
-        for batch in batches(order, BATCH, data, cache, meter):
+        path = DataPath(order, BATCH, data, cache, Buffers(), Ahead())
+        for batch in path.batches():
             np.testing.assert_array_equal(batch.samples, reads[-1][1].samples)
             np.testing.assert_array_equal(batch.labels, data.labels[batch.samples])
             np.testing.assert_array_equal(batch.images, images_of(data, batch.samples))
-            cache.feedback(batch.samples, rng.exponential(size=BATCH))
-        counts = meter.result(cache.stats)
+            path.feedback(batch.samples, rng.exponential(size=BATCH))
+        path.finish()
+        counts = path.meter.result(cache.stats - before)
+        counts.check()
         served = np.concatenate([read.samples for _, read in reads])
         missed = np.concatenate([samples[~read.served] for samples, read in reads])
         assert counts.requests == counts.trained_samples == len(served)
@@ -68,7 +73,8 @@ def test_batches_are_what_was_served_and_the_meter_counts_that(
         assert counts.unique_samples == len(np.unique(served))
         assert counts.origin_bytes == sizes[missed].sum()
         assert counts.hit_bytes + counts.origin_bytes == sizes[served].sum()
-        assert counts.decode_s == pytest.approx(data.decode_s[served].sum())
+        assert counts.decoded_samples == len(served)
+        assert counts.decoded_bytes == sizes[served].sum()
         substituted += counts.substituted
     assert substituted > 20
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedio.config import Experiment
+from fedio.costs import Phases
 from fedio.output import dumps, write_text
+from fedio.protocol import Meter
 from fedio.runs import Row
 
-PHASES = ("download_s", "origin_s", "cache_s", "decode_s", "compute_s", "write_s", "upload_s")
-COUNTS = (
-    "steps", "trained_samples", "unique_samples", "requests", "hits", "staged", "substituted",
-    "misses", "corrupt", "hit_bytes", "origin_bytes", "written_samples", "written_bytes",
-    "evicted_samples",
-)  # fmt: skip
+PHASES = tuple(field.name for field in fields(Phases))
+COUNTS = tuple(field.name for field in fields(Meter) if field.type != "list[int]")
 
 
 def experiment(arm: str = "uniform+lru", seed: int = 0, **changes: Any) -> Experiment:
@@ -25,7 +24,7 @@ def experiment(arm: str = "uniform+lru", seed: int = 0, **changes: Any) -> Exper
         "name": "made-up",
         "seed": seed,
         "arm": arm,
-        "arms": {arm: {"kind": changes.pop("kind", "arm")}},
+        "arms": {arm: {"kind": changes.pop("kind", "arm"), **changes.pop("chosen", {})}},
         "data": {"clients": changes.pop("clients", 4), "nominal": changes.pop("nominal", None)},
         "rounds": {"cohort": changes.pop("cohort", 2), "rounds": 5},
     }
@@ -53,6 +52,17 @@ def client_row(server_round: int, client: int, outcome: str = "counted", **chang
         "resident_bytes": blank, "samples": 10, "train_loss": blank,
     }  # fmt: skip
     return row | dict.fromkeys((*PHASES, *COUNTS), blank) | changes
+
+
+def staged_row(client: int, window_s: float, **changes: Any) -> Row:
+    """Return what a client staged, as it is in a row of `rounds.jsonl`."""
+    row: Row = {
+        "client": client, "window_s": window_s, "seconds": 0.5 * window_s, "needed_samples": 160,
+        "held_samples": 20, "staged_samples": 30, "origin_samples": 30,
+        "origin_bytes": 120_000_000, "decoded_samples": 0, "decoded_bytes": 0,
+        "written_samples": 30, "written_bytes": 120_000_000, "evicted_samples": 30,
+    }  # fmt: skip
+    return row | changes
 
 
 def write_run(
@@ -85,9 +95,13 @@ def write_run(
 def draw_run(path: Path, arm: str, seed: int, rounds: int = 40, **size: int) -> Path:
     """Write a run that looks like a real one: accuracy grows, caches warm, phones differ.
 
-    The name of the arm shapes it: `oort` and `io_aware` favour fast clients, `static` hits more.
+    The name of the arm shapes it: `oort` and `io_aware` favour fast clients, `static` hits more,
+    `serial` does not read ahead, `prepared` caches prepared samples, `staged` stages.
     """
-    config = experiment(arm, seed, clients=size.get("clients", 100), cohort=size.get("cohort", 10))
+    chosen = {"prefetch": "serial" not in arm, "staging": "staged" in arm}
+    chosen["form"] = "prepared" if "prepared" in arm else "encoded"
+    shape = {"clients": size.get("clients", 100), "cohort": size.get("cohort", 10)}
+    config = experiment(arm, seed, chosen=chosen, **shape)
     rng = np.random.default_rng([seed, *arm.encode()])
     everyone, cohort = config.data.clients, config.rounds.cohort
     speeds = np.random.default_rng(seed).lognormal(0, 0.7, everyone)
@@ -120,6 +134,7 @@ def draw_run(path: Path, arm: str, seed: int, rounds: int = 40, **size: int) -> 
                 counted=sorted(row["client"] for row in arrived[:-1]),
                 late=[arrived[-1]["client"]],
                 not_selected={"not drawn": everyone - cohort - 2, "busy": 1},
+                **({"staged": [staged_row(int(selected[0]), 60.0)]} if chosen["staging"] else {}),
             )
         )
         clients += sorted(arrived, key=lambda row: row["client"])
@@ -134,11 +149,17 @@ def _participation(
     share = min(0.05 + 0.12 * times, 0.45) if "static" in arm else min(0.02 + 0.01 * times, 0.1)
     hits = int(rng.binomial(200, share))
     misses, samples_bytes = 200 - hits, 4_000_000
-    phases = {
-        "download_s": 0.8 * speed, "origin_s": 0.09 * misses, "cache_s": 0.008 * hits,
-        "decode_s": 8.0, "compute_s": 20 * speed, "write_s": 0.02 * misses, "upload_s": 2 * speed,
+    compute_s, steps = 20 * speed, 10
+    busy = {"origin_s": 0.09 * misses, "cache_s": 0.008 * hits, "write_s": 0.02 * misses}
+    busy["decode_s"] = 0.04 * misses if "prepared" in arm else 8.0
+    busy_s = sum(busy.values())
+    # The first batch is waited for, and then whatever takes longer than training.
+    ahead_s = busy_s / steps + max(0.0, (busy_s - compute_s) * (1 - 1 / steps))
+    took = {
+        "download_s": 0.8 * speed, "stall_s": busy_s if "serial" in arm else ahead_s,
+        "compute_s": compute_s, "upload_s": 2 * speed,
     }  # fmt: skip
-    duration_s = sum(phases.values())
+    duration_s = sum(took.values())
     return client_row(
         server_round, client, why="explore" if times == 0 else "exploit",
         details={"score": float(1 / speed), "utility": float(rng.lognormal(3, 0.5))},
@@ -146,5 +167,5 @@ def _participation(
         requests=200, hits=hits, misses=misses, steps=10, trained_samples=200, unique_samples=160,
         hit_bytes=hits * samples_bytes, origin_bytes=misses * samples_bytes,
         written_samples=misses, written_bytes=misses * samples_bytes, train_loss=0.5,
-        staged=hits // 4 if "io_aware" in arm else 0, **phases,
+        staged=hits // 2 if "staged" in arm else 0, effective_samples=150.0, **took, **busy,
     )  # fmt: skip

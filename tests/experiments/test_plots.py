@@ -79,20 +79,43 @@ def test_unreached_target_has_no_dot_and_unevaluated_runs_no_line(tmp_path: Path
     assert len(plots.accuracy(group_by_arm([blind]), target=0.5).axes[0].lines) == 1
 
 
-def test_phases_are_means_of_the_counted(tmp_path: Path) -> None:
+def test_phases_are_means_of_the_counted_and_add_up(tmp_path: Path) -> None:
     rounds = [round_row(0, 0.0, 0.1), round_row(1, 30.0, 0.2)]
     clients = [
-        client_row(1, 0, download_s=1.0, origin_s=4.0, compute_s=6.0),
-        client_row(1, 1, download_s=3.0, origin_s=8.0, compute_s=2.0),
-        client_row(1, 2, "late", origin_s=1000.0),
+        client_row(1, 0, download_s=1.0, stall_s=2.0, compute_s=6.0, upload_s=1.0, duration_s=10.0,
+                   origin_s=4.0, decode_s=3.0),
+        client_row(1, 1, download_s=3.0, stall_s=6.0, compute_s=2.0, upload_s=3.0, duration_s=14.0,
+                   origin_s=8.0, cache_s=1.0, write_s=2.0),
+        client_row(1, 2, "late", stall_s=1000.0, origin_s=1000.0),
         client_row(1, 3, "failed"),
-    ]
+    ]  # fmt: skip
     run = read_run(write_run(tmp_path / "run", experiment(), rounds, clients))
+    figure = plots.phases(group_by_arm([run]))
+    axes = figure.axes[0]
+    bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    thick, thin = bars[:4], bars[4:]
+    assert [bar.get_width() for bar in thick] == [2.0, 4.0, 4.0, 2.0]
+    assert [bar.get_x() for bar in thick] == [0.0, 2.0, 6.0, 10.0]
+    # What is busy meanwhile begins where local training does.
+    assert [bar.get_width() for bar in thin] == [6.0, 0.5, 1.5, 1.0]
+    assert [bar.get_x() for bar in thin] == [2.0, 8.0, 8.5, 10.0]
+    assert min(bar.get_height() for bar in thick) > 2 * max(bar.get_height() for bar in thin)
+    assert min(bar.get_y() for bar in thin) > max(bar.get_y() + bar.get_height() for bar in thick)
+    assert axes.texts[0].get_text() == "12.0 s  (round 30.0 s)"
+    assert axes.get_xlim()[1] > 12
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend[::2] == ["duration:", "download", "stall", "compute", "upload"]
+    assert legend[1::2] == ["busy:", "origin read", "cache read", "decode", "cache write"]
+
+
+def test_phases_of_runs_that_did_not_tell_stalls_add_up_too(tmp_path: Path) -> None:
+    row = client_row(1, 0, download_s=1.0, origin_s=4.0, write_s=1.0, compute_s=2.0, duration_s=8.0)
+    del row["stall_s"]
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 30.0, 0.2)]
+    run = read_run(write_run(tmp_path / "run", experiment(), rounds, [row]))
     axes = plots.phases(group_by_arm([run])).axes[0]
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-    assert [bar.get_width() for bar in bars] == [2.0, 6.0, 0.0, 0.0, 4.0, 0.0, 0.0]
-    assert [bar.get_x() for bar in bars] == [0.0, 2.0, 8.0, 8.0, 8.0, 12.0, 12.0]
-    assert axes.texts[0].get_text() == "12.0 s  (round 30.0 s)"
+    assert [bar.get_width() for bar in bars[:4]] == [1.0, 5.0, 2.0, 0.0]
 
 
 def test_hits_are_shares_of_requests_by_round(tmp_path: Path) -> None:

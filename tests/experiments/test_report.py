@@ -10,11 +10,17 @@ import pandas as pd
 import pytest
 
 from experiments import report
+from experiments.columns import tables
 from experiments.figures import compare_json
-from experiments.table import COLUMNS
 from fedio.errors import InputError
 from fedio.runs import Run, read_run
-from tests.experiments.synthetic_runs import client_row, experiment, round_row, write_run
+from tests.experiments.synthetic_runs import (
+    client_row,
+    experiment,
+    round_row,
+    staged_row,
+    write_run,
+)
 
 PROBLEM = "ValueError: <script>alert(1)</script>"
 
@@ -63,7 +69,9 @@ def runs(tmp_path: Path) -> list[Run]:
 
 
 def test_the_report_is_one_file_with_everything(runs: list[Run], tmp_path: Path) -> None:
-    path = report.write(runs, tmp_path / "out", compare_json(runs, target=0.6))
+    comparison = compare_json(runs, target=0.6)
+    path = report.write(runs, tmp_path / "out", comparison)
+    columns = [column for group in tables(comparison["arms"]).values() for column in group]
     page = Page(path.read_text(encoding="utf-8"))
     assert page.open == []
     assert len(page.references) == 4
@@ -71,9 +79,10 @@ def test_the_report_is_one_file_with_everything(runs: list[Run], tmp_path: Path)
     text = " ".join("".join(page.texts).split())
     for expected in (
         "fedio compare made-up", "AVX2", "0123abc", "fedio 0.1.0, torch 2.14.1",
-        "Target accuracy 60.0%; seeds 0.", "Seconds are virtual", "No overlap",
+        "Target accuracy 60.0%; seeds 0.", "Seconds are virtual",
+        "Download, stall, compute and upload add up to the duration",
         "The hit ratio is demand hits over requests", "never interpolated",
-        *(column.title for column in COLUMNS), *(column.legend for column in COLUMNS),
+        *(column.title for column in columns), *(column.legend for column in columns),
     ):  # fmt: skip
         assert expected in text
     assert "uniform+lru, seed 0: 1 rounds" in text
@@ -84,6 +93,27 @@ def test_the_report_is_one_file_with_everything(runs: list[Run], tmp_path: Path)
     assert "18.0 s" in text
     assert "7.2 s" in text
     assert "Not selected: 2 busy." in text
+
+
+def test_staging_is_explained_and_listed_where_there_is_some(
+    runs: list[Run], tmp_path: Path
+) -> None:
+    rounds = [
+        round_row(0, 0.0, 0.1, staged=[]),
+        round_row(1, 20.0, None, staged=[staged_row(3, 12.5, origin_bytes=2_500_000)]),
+    ]
+    config = experiment("staged", chosen={"staging": True})
+    staged = read_run(write_run(tmp_path / "staged", config, rounds))
+    texts = []
+    for name, some in (("plain", runs), ("with", [staged])):
+        path = report.write(some, tmp_path / name, compare_json(some))
+        texts.append(" ".join(" ".join(Page(path.read_text(encoding="utf-8")).texts).split()))
+    plain, with_staging = texts
+    assert "Staged for round" not in plain
+    assert "Staging." not in plain
+    assert "the clients of the next one are named" in with_staging
+    assert "Staged for round 2 by who was idle" in with_staging
+    assert "3 12.5 s 6.2 s 160 20 30 2.5 MB 120 MB" in with_staging
 
 
 def test_what_comes_from_runs_is_escaped(runs: list[Run], tmp_path: Path) -> None:

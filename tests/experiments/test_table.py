@@ -10,27 +10,33 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from experiments import table
-from experiments.figures import (
-    arm_figures,
-    compare_json,
-    final_accuracy,
-    group_by_arm,
-    jain_index,
-    speedup,
-    time_to_target_s,
-)
+from experiments import table, units
+from experiments.columns import tables
+from experiments.figures import arm_figures, compare_json, group_by_arm, speedup
+from experiments.run_figures import final_accuracy, jain_index, stall_s, time_to_target_s
 from fedio.errors import InputError
-from fedio.runs import Run, read_run
-from tests.experiments.synthetic_runs import client_row, experiment, round_row, write_run
+from fedio.runs import Row, Run, read_run
+from tests.experiments.synthetic_runs import (
+    PHASES,
+    client_row,
+    experiment,
+    round_row,
+    staged_row,
+    write_run,
+)
 
 # What the comparison object of DESIGN holds for each arm.
 ARM_KEYS = {
     "name", "kind", "time_to_target_s", "speedup", "speedup_low", "speedup_high",
     "final_accuracy", "worst_decile_accuracy", "never_selected_accuracy", "hit_ratio",
     "byte_hit_ratio", "unique_samples_per_round", "coverage", "origin_bytes", "written_bytes",
-    "jain_index",
+    "jain_index", "staged_ratio", "staging_origin_bytes", "staging_written_bytes",
+    "effective_samples_per_round", "skipped_samples", "stall_share", "prefetch", "form", "staging",
 }  # fmt: skip
+
+
+# Columns that are left out where they say nothing.
+OPTIONAL = {"reads", "cached", "stages", "staged", "stall", "effective", "skipped"}
 
 
 def evaluated(path: Path, accuracies: list[float | None], **config: Any) -> Run:
@@ -97,20 +103,27 @@ def by_hand(path: Path) -> Run:
     """Two rounds on four clients: client 0 twice, 1 late, 2 failed, 3 never."""
     rounds = [
         round_row(0, 0.0, 0.1),
-        round_row(1, 20.0, 0.5, selected=[0, 1], counted=[0], late=[1]),
-        round_row(2, 50.0, 0.7, start_s=20.0, selected=[0, 2], counted=[0], failed=[2]),
-    ]
+        round_row(1, 20.0, 0.5, selected=[0, 1], counted=[0], late=[1], staged=[
+            staged_row(2, 12.0, origin_bytes=70, written_bytes=60),
+            staged_row(3, 20.0, origin_bytes=30, written_bytes=20),
+        ]),
+        round_row(2, 50.0, 0.7, start_s=20.0, selected=[0, 2], counted=[0], failed=[2], staged=[]),
+    ]  # fmt: skip
     clients = [
         client_row(1, 0, requests=10, hits=0, misses=10, unique_samples=8, hit_bytes=0,
-                   origin_bytes=1000, written_bytes=400),
+                   origin_bytes=1000, written_bytes=400, effective_samples=7.5, skipped=1,
+                   stall_s=5.0, duration_s=20.0),
         client_row(1, 1, "late", requests=10, hits=2, misses=8, unique_samples=10,
-                   hit_bytes=300, origin_bytes=800, written_bytes=100),
-        client_row(2, 0, requests=20, hits=8, misses=12, unique_samples=6, hit_bytes=900,
-                   origin_bytes=1200, written_bytes=0),
+                   hit_bytes=300, origin_bytes=800, written_bytes=100, effective_samples=9.5,
+                   stall_s=10.0, duration_s=30.0),
+        client_row(2, 0, requests=20, hits=8, staged=3, misses=12, unique_samples=6, hit_bytes=900,
+                   origin_bytes=1200, written_bytes=0, effective_samples=4.0, skipped=2,
+                   duration_s=30.0),
         client_row(2, 2, "failed", problem="ValueError: no data"),
     ]  # fmt: skip
     holdout = {"accuracy": [0.9, 0.4, None, 0.6], "samples": [5, 5, 0, 5]}
-    return read_run(write_run(path, experiment(), rounds, clients, holdout=holdout))
+    config = experiment(chosen={"staging": True, "form": "best"})
+    return read_run(write_run(path, config, rounds, clients, holdout=holdout))
 
 
 def test_figures_of_an_arm_by_hand(tmp_path: Path) -> None:
@@ -128,17 +141,136 @@ def test_figures_of_an_arm_by_hand(tmp_path: Path) -> None:
         "worst_decile_accuracy": 0.4,  # the lowest one of three
         "never_selected_accuracy": 0.6,  # client 3
         "hit_ratio": pytest.approx(10 / 40),
-        "byte_hit_ratio": pytest.approx(1200 / 4200),
+        "staged_ratio": pytest.approx(3 / 40),
+        "byte_hit_ratio": pytest.approx(1200 / 4200),  # of what training read
         "unique_samples_per_round": pytest.approx(24 / 2),
         "coverage": pytest.approx(3 / 4),
-        "origin_bytes": 3000,
-        "written_bytes": 500,
+        "effective_samples_per_round": pytest.approx(21 / 2),
+        "skipped_samples": 3,
+        "stall_share": pytest.approx(15 / 80),
+        "origin_bytes": 3000 + 100,  # nothing is staged for free
+        "written_bytes": 500 + 80,
+        "staging_origin_bytes": 100,
+        "staging_written_bytes": 80,
+        "prefetch": True,
+        "form": "best",
+        "staging": True,
         "jain_index": pytest.approx(16 / (4 * 6)),  # 2, 1, 1, 0
         "virtual_s": 50.0,
         "late": 1,
         "failed": 1,
     }
     assert {key: figures[key] for key in expected} == expected
+
+
+def test_a_run_from_before_reading_ran_ahead_still_has_its_figures(tmp_path: Path) -> None:
+    seconds = dict(zip(PHASES, [1.0, 4.0, 0.5, 2.0, 1.5, None, 6.0, 3.0], strict=True))
+    row = client_row(1, 0, requests=10, hits=4, unique_samples=8, duration_s=18.0, **seconds)
+    for key in ("stall_s", "effective_samples", "skipped", "depth", "readers"):
+        del row[key]
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 18.0, 0.5)]
+    run = read_run(write_run(tmp_path / "run", experiment(), rounds, [row]))
+    assert stall_s(run.clients[0]) == 8.0  # all that storage and decoding took
+    figures = arm_figures([run], 0.8, [run])
+    assert figures["stall_share"] == pytest.approx(8 / 18)
+    assert (figures["effective_samples_per_round"], figures["skipped_samples"]) == (None, None)
+    assert (figures["prefetch"], figures["form"], figures["staging"]) == (False, "encoded", False)
+    assert figures["unique_samples_per_round"] == 8
+    text = " ".join(lines_of(compare_json([run])))
+    assert "In every arm reading and training take turns, samples are cached encoded" in text
+    assert not {"effective", "skipped", "staged"} & set(text.split())
+
+
+def test_seconds_of_stall_are_as_told_and_unknown_where_it_failed() -> None:
+    assert stall_s(client_row(1, 0, stall_s=2.5, duration_s=9.0)) == 2.5
+    assert stall_s(client_row(1, 0, "failed")) is None
+
+
+def one_arm(path: Path, arm: str, chosen: Row | None = None, **counts: Any) -> Run:
+    """A run of one round and one participation."""
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 20.0, 0.5)]
+    clients = [client_row(1, 0, duration_s=20.0, **counts)]
+    config = experiment(arm, chosen=chosen or {})
+    return read_run(write_run(path / arm, config, rounds, clients))
+
+
+def test_columns_are_shown_where_they_say_something(tmp_path: Path) -> None:
+    def shown(*runs: Run) -> set[str]:
+        groups = tables(compare_json(runs)["arms"]).values()
+        return {column.title for group in groups for column in group} & OPTIONAL
+
+    plain = one_arm(tmp_path, "a", unique_samples=10, effective_samples=10.01)
+    assert shown(plain) == set()
+    for arm, (title, chosen, counts) in {
+        "b": ("reads", {"prefetch": False}, {}),
+        "c": ("cached", {"form": "prepared"}, {}),
+        "d": ("stages", {"staging": True}, {}),
+        "e": ("staged", {}, {"requests": 10, "hits": 1, "staged": 1}),
+        "f": ("stall", {}, {"stall_s": 1.0}),
+        "g": ("effective", {}, {"unique_samples": 10, "effective_samples": 9.0}),
+        "h": ("skipped", {}, {"skipped": 1}),
+    }.items():
+        assert shown(plain, one_arm(tmp_path, arm, chosen, **counts)) == {title}
+
+
+def test_what_all_arms_do_alike_is_said_once(tmp_path: Path) -> None:
+    def said(*runs: Run) -> str:
+        return " ".join(line for line in table.notes(compare_json(runs)) if "In every arm" in line)
+
+    a, b = one_arm(tmp_path, "a"), one_arm(tmp_path, "b", {"form": "prepared"})
+    c = one_arm(tmp_path, "c", {"form": "best", "staging": True, "prefetch": False})
+    assert said(a) == (
+        "In every arm reading overlaps training, samples are cached encoded and nothing is staged."
+    )
+    assert said(a, b) == "In every arm reading overlaps training and nothing is staged."
+    assert said(c) == (
+        "In every arm reading and training take turns, samples are cached in the form that saves "
+        "more per byte and who trains next fills its cache while it is idle."
+    )
+    assert said(a, c) == ""
+
+
+def test_arms_that_differ_in_all_of_it_fit_eighty_columns(tmp_path: Path) -> None:
+    counts: Row = {
+        "requests": 100, "hits": 41, "staged": 11, "stall_s": 7.0, "skipped": 1234,
+        "unique_samples": 1760, "effective_samples": 1650.0, "origin_bytes": 337 * 10**9,
+        "hit_bytes": 20 * 10**9, "written_bytes": 337 * 10**9,
+    }  # fmt: skip
+    turns = {"prefetch": False, "form": "prepared", "staging": True}
+    runs = [
+        one_arm(tmp_path, "io_aware+static", **counts),
+        one_arm(tmp_path, "uniform+static", turns, **counts),
+    ]
+    lines = lines_of(compare_json(runs))
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines]
+    for cells in (
+        "in turn prepared yes 35.0%",
+        "337 GB 41.0% 11.0% 5.6% 337 GB",
+        "1,760 1,650 1,234 0.0% -",
+    ):
+        assert ["uniform+static", *cells.split()] in rows
+
+
+def test_staging_and_what_else_must_be_known_is_beside_the_table(tmp_path: Path) -> None:
+    comparison = compare_json([by_hand(tmp_path / "run")])
+    assert (
+        "uniform+lru: staging read 100 B of its bytes from the origin, wrote 80 B."
+        in table.notes(comparison)
+    )
+    own = experiment(
+        timing={"model": "own"},
+        training={"precision": "bfloat16"},
+        cache={"share": 0.5, "daily_write_bytes": 10**9},
+    )
+    run = read_run(write_run(tmp_path / "own", own, [round_row(0, 0.0, 0.1)]))
+    text = " ".join(table.notes(compare_json([run])))
+    assert (
+        "Timing model own (the learning model, as the profiles measured it); learning model mlp in "
+        "bfloat16." in text
+    )
+    assert "50% of each client's bytes, lmdb store; staging stops at 1 GB written in a day." in text
+    assert "staging read" not in text
 
 
 def test_stand_ins_are_no_hits_and_are_named_beside_the_table(tmp_path: Path) -> None:
@@ -245,7 +377,9 @@ def test_table_shows_every_figure_within_eighty_columns(tmp_path: Path) -> None:
     ]  # fmt: skip
     text = " ".join(lines)
     for column in table.COLUMNS:
-        assert column.title in text
+        if column.title not in OPTIONAL:
+            assert column.title in text
+            assert column.legend in " ".join(text.split())
     assert "I/O : compute 1.25" in text
     assert "Timing model mobilenet; learning model mlp" in text
     assert "All seconds are virtual" in text
@@ -276,11 +410,11 @@ def test_table_names_nominal_sizes_kinds_failures_and_missing_seeds(tmp_path: Pa
 
 
 def test_units() -> None:
-    assert [table.seconds(value) for value in (None, 4.0, 42.0, 600.0, 7200.0)] == [
+    assert [units.seconds(value) for value in (None, 4.0, 42.0, 600.0, 7200.0)] == [
         "-", "4.00 s", "42.0 s", "10.0 min", "2.00 h",
     ]  # fmt: skip
-    assert [table.size(value) for value in (None, 12, 1500, 999_600, 2.5e9, 3e12)] == [
+    assert [units.size(value) for value in (None, 12, 1500, 999_600, 2.5e9, 3e12)] == [
         "-", "12 B", "1.5 kB", "1 MB", "2.5 GB", "3 TB",
     ]  # fmt: skip
-    assert [table.percent(value) for value in (None, 0.5)] == ["-", "50.0%"]
-    assert [table.number(value) for value in (None, 1.234, 1234.5)] == ["-", "1.23", "1,234"]
+    assert [units.percent(value) for value in (None, 0.5)] == ["-", "50.0%"]
+    assert [units.number(value) for value in (None, 1.234, 1234.5)] == ["-", "1.23", "1,234"]

@@ -17,12 +17,15 @@ from clients.samplers import Uniform
 from experiments import compare as comparison
 from experiments.cli import main
 from experiments.engines import flower, inline
+from experiments.replays.capacity import RECORDED, Capacity
 from fedio.config import Experiment
 from fedio.errors import RunError
 from fedio.home import open_home, run_name
 from fedio.runs import TRACE_FILE, TRACE_FOLDER, Row, Run, RunFolder, read_run
 from fedio.seeds import Purpose, rng
 from fedio.traces import collect, part_file
+from storage import POLICIES
+from storage.replay import replay
 from storage.trace import Stream, Trace
 from storage.trace_file import read_trace, write_trace
 from tests.storage.traces import assert_same
@@ -67,6 +70,8 @@ def test_the_trace_holds_what_every_participation_asked_for(tiny: Tiny, run_path
         assert stream.size_bytes.tolist() == sizes.tolist()
         assert stream.budget_bytes == int(0.7 * sizes.sum())
         assert stream.batch_starts.tolist() == list(range(0, len(stream.requests), 8))
+        depths = [by_row[stream.client, server_round]["depth"] for server_round in stream.rounds]
+        assert stream.depth.tolist() == depths
         assert stream.served.tolist() == []
         pieces = zip(stream.rounds.tolist(), stream.starts, stream.ends, stream.hits, strict=True)
         for server_round, start, end, hits in pieces:
@@ -77,6 +82,23 @@ def test_the_trace_holds_what_every_participation_asked_for(tiny: Tiny, run_path
             assert hits == row["hits"]
             assert stream.losses[start:end].mean() == pytest.approx(row["train_loss"], rel=1e-5)
     assert sum(int(stream.hits.sum()) for stream in streams) == run.summary["demand_hits"] > 0
+
+
+@pytest.mark.parametrize("form", ["encoded", "prepared"])
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_policy_that_learns_is_replayed_hit_by_hit_however_far_reading_ran_ahead(
+    tiny: Tiny, run_path: Path, prefetch: bool, form: str
+) -> None:
+    arm = ["arms.one.policy='importance'", f"arms.one.form='{form}'", "cache.share=0.4"]
+    arm += [f"arms.one.prefetch={str(prefetch).lower()}"]
+    play(tiny(RECORD, *arm), run_path)
+    streams = read_trace(run_path / TRACE_FILE).streams
+    assert {bool((stream.depth > 1).all()) for stream in streams} == {prefetch}
+    assert sum(int(stream.hits.sum()) for stream in streams) > 0
+    for stream in streams:
+        policy = POLICIES["importance"](stream.samples)
+        outcome = replay(stream, policy, *Capacity(RECORDED).of(stream))
+        assert outcome.hits_by_participation.tolist() == stream.hits.tolist()
 
 
 def test_workers_and_stores_make_no_difference(tiny: Tiny, tmp_path: Path) -> None:
@@ -183,6 +205,7 @@ def write_part(folder: Path, client: int, server_round: int, served: bool = Fals
         losses=order.astype(np.float32),
         served=1 - order if served else np.empty(0, np.int64),
         hits=np.array([server_round % 3]),
+        depth=np.array([server_round % 4 + 1]),
         budget_bytes=7,
     )
     write_trace(part_file(folder, client, server_round), Trace("t", (stream,), "p", "d"))
@@ -203,6 +226,7 @@ def test_parts_are_joined_by_client_and_round(tmp_path: Path) -> None:
         losses=np.array([1, 0, 1, 1, 1, 0, 1, 0], np.float32),
         served=np.array([1, 0, 1, 1, 0, 1, 0, 1]),
         hits=np.array([0, 1]),
+        depth=np.array([2, 3]),
         budget_bytes=7,
     )
     eleven = write_part(tmp_path / "again", 11, 3)

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedio.config import Experiment
 from fedio.errors import InputError
-from fedio.profiles import PROFILES, draw_fleet, known_profiles, load_profile
+from fedio.profiles import PROFILES, draw_fleet, fleet_of, known_profiles, load_profile
 
 
 @pytest.mark.parametrize("name", known_profiles())
@@ -40,6 +41,63 @@ def test_a_fleet_keeps_the_declared_mix_and_the_figures() -> None:
     assert (speeds.origin_read_bytes_per_s[classes == 1] == high.origin.read_bytes_per_s).all()
     one = speeds.take(3)
     assert one.compute_s == speeds.compute_s[3]
+
+
+MEASURED = """
+[decode]
+sample_s = 0.002
+bytes_per_s = 3e7
+[training.mlp]
+step_s = 0.01
+sample_s = 0.0005
+[prefetch]
+readers = 2
+batches = 3
+memory_share = 0.5
+"""
+
+
+def test_what_a_profile_has_measured_stands_for_what_is_assumed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(PROFILES.joinpath("phone-mid.toml").read_text() + MEASURED)
+    shares = {str(mine): 1.0, "phone-mid": 1.0}
+    rng = np.random.default_rng(0)
+    classes, speeds = draw_fleet(shares, 2, rng, decode_bytes_per_s=1e8)
+    measured, assumed = speeds.take(int(np.argmin(classes))), speeds.take(int(np.argmax(classes)))
+    assert (measured.decode_sample_s, measured.decode_bytes_per_s) == (0.002, 3e7)
+    assert (assumed.decode_sample_s, assumed.decode_bytes_per_s) == (0.0, 1e8)
+    assert (measured.readers, measured.depth) == (2, 3)
+    assert (assumed.readers, assumed.depth) == (1, 4)
+    assert measured.buffer_bytes == measured.memory_bytes / 2
+    assert assumed.step_s == measured.step_s == 0
+    assert assumed.compute_s == measured.compute_s == pytest.approx(3 * 64 / 1000)
+    assert measured.decode_s(3, 6e7) == pytest.approx(3 * 0.002 + 2)
+
+
+def test_the_own_timing_model_is_the_one_that_trains_and_must_be_measured(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(PROFILES.joinpath("phone-mid.toml").read_text() + MEASURED)
+
+    def experiment(profile: str, model: str) -> Experiment:
+        values = {"name": "x", "timing": {"model": "own"}, "model": model}
+        return Experiment.model_validate(values | {"fleet": {"profiles": {profile: 1.0}}})
+
+    names, speeds = fleet_of(experiment(str(mine), "mlp"))
+    assert set(names) == {str(mine)}
+    assert (speeds.step_s[0], speeds.compute_s[0]) == (0.01, 0.0005)
+    with pytest.raises(InputError, match=r"not measured model 'cnn' \(measured: mlp\)"):
+        fleet_of(experiment(str(mine), "cnn"))
+    with pytest.raises(InputError, match=r"phone-mid has not measured .* \(measured: none\)"):
+        fleet_of(experiment("phone-mid", "mlp"))
+
+
+def test_figures_by_step_go_with_counts_by_step() -> None:
+    _, speeds = draw_fleet({"phone-mid": 1.0}, 3, np.random.default_rng(0))
+    counts = np.arange(6.0).reshape(3, 2)
+    by_step = speeds.by_step.origin.read_s(counts, counts)
+    np.testing.assert_array_equal(
+        by_step[1], [speeds.take(1).origin.read_s(c, c) for c in counts[1]]
+    )
 
 
 def test_spread_varies_devices_of_a_class_around_its_figures() -> None:

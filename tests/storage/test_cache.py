@@ -142,6 +142,7 @@ def test_a_sample_of_exactly_the_usable_budget_is_kept_alone(
     budget = next(b for b in range(1, 70_000) if usable_bytes(b) == cost_of(size))
     watched = watch(folder, budget)
     watched.offer([1, 2], [785, 785])
+    assert watched.cache.could_take(size)
     assert watched.offer([3], [size]) == [True]
     assert watched.cache.residents.tolist() == [3]
     assert watched.cache.used_bytes == watched.cache.usable_bytes
@@ -263,6 +264,82 @@ def test_staged_samples_are_hits_counted_apart(folder: Path | None, watch: Watch
     watched.cache.delete(np.array([2]))
     watched.offer([2], [100])
     assert watched.read([2]).status.tolist() == [Status.HIT]
+
+
+def test_a_mark_of_staging_can_be_taken_off(folder: Path | None, watch: Watch) -> None:
+    watched = watch(folder, 60_000)
+    watched.offer([1, 2, 3], [100, 100, 100])
+    watched.cache.mark_staged(np.array([1, 2]))
+    assert watched.read([1]).status.tolist() == [Status.STAGED]
+    watched.cache.unmark_staged(np.array([1, 3, 9, 1]))
+    assert watched.read([1, 2, 3]).status.tolist() == [Status.HIT, Status.STAGED, Status.HIT]
+    assert (watched.cache.stats.hits, watched.cache.stats.staged) == (4, 2)
+    with pytest.raises(ValueError, match=r"0\.\.63"):
+        watched.cache.unmark_staged(np.array([2, 64]))
+    assert watched.read([2]).status.tolist() == [Status.STAGED]
+
+
+def test_what_is_written_is_known_without_telling_the_policy_of_reads(
+    folder: Path | None, watch: Watch
+) -> None:
+    watched = watch(folder, 60_000)
+    assert watched.cache.written == (0, 0)
+    assert watched.offer([1, 2], [100, 3000], nominal=[200, 4000]) == [True, True]
+    assert watched.cache.written == (2, 4200)
+    read = watched.cache.read(np.array([1, 1, 5]), np.zeros(200, np.uint8))
+    assert watched.cache.written == (2, 4200)
+    assert watched.cache._log.count == len(read.samples) == 3
+    watched.offer([1, 3, 4], [100, 785, 70_000], nominal=[200, 785, 70_000])
+    watched.cache.put(5, b"12345")
+    assert watched.cache.written == (4, 4990)
+    stats = watched.cache.stats
+    assert watched.cache.written == (stats.written_samples, stats.written_bytes)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    residents=st.lists(SIZES, max_size=12),
+    pinned=NUMBERS,
+    size=SIZES,
+    budget=st.sampled_from([0, 9000, 60_000]),
+)
+def test_what_could_not_be_taken_is_not(
+    residents: list[int],
+    pinned: list[int],
+    size: int,
+    budget: int,
+    policy_name: str,
+    watch: Watch,
+) -> None:
+    watched = watch(None, budget, policy_name, SAMPLES)
+    cache, newcomer = watched.cache, len(residents)
+    cache.pin(np.array(pinned, np.int64))
+    watched.offer(list(range(newcomer)), residents)
+    possible = cache.could_take(size)
+    taken = watched.offer([newcomer], [size]) == [True]
+    assert taken <= possible
+    if policy_name in {"lru", "fifo", "static"}:  # these take whatever they can
+        assert taken == possible
+
+
+def test_room_for_a_newcomer_is_what_is_free_and_what_may_leave(
+    folder: Path | None, watch: Watch
+) -> None:
+    lru, static = watch(folder, 60_000), watch(None, 60_000, "static")
+    for watched in (lru, static):
+        watched.offer([1, 2], [20_000, 20_000])
+    cost_of = Layout.for_budget(60_000).cost_of
+    most, rest = lru.cache.usable_bytes, lru.cache.usable_bytes - lru.cache.used_bytes
+    for cache, room_bytes in ((lru.cache, most), (static.cache, rest)):
+        largest = max(n for n in range(60_000) if cost_of(n) <= room_bytes)
+        assert cache.could_take(largest)
+        assert not cache.could_take(largest + 1)
+    lru.cache.pin(np.array([1, 2, 40]))
+    assert lru.cache.could_take(785)
+    assert not lru.cache.could_take(20_000)
+    assert not watch(None, 0).cache.could_take(0)
 
 
 def test_declared_sizes_are_charged_instead_of_the_payload(tmp_path: Path, watch: Watch) -> None:

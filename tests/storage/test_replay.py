@@ -18,7 +18,10 @@ from storage.victim_queue import NOBODY
 
 
 def stream_of(
-    participations: list[list[list[int]]], size_bytes: list[int], losses: np.ndarray | None = None
+    participations: list[list[list[int]]],
+    size_bytes: list[int],
+    losses: np.ndarray | None = None,
+    depth: list[int] | None = None,
 ) -> Stream:
     """A stream of participations, each a list of batches."""
     batches = [batch for batches in participations for batch in batches]
@@ -33,6 +36,7 @@ def stream_of(
         starts=np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64),
         rounds=np.arange(1, len(participations) + 1),
         losses=np.empty(0, np.float32) if losses is None else losses[: len(requests)],
+        depth=np.array(depth or [], np.int64),
     )
 
 
@@ -40,23 +44,28 @@ def through_the_cache(stream: Stream, policy: Policy, budget_bytes: int) -> tupl
     """Hits, stand-ins and written bytes of a real cache that is asked for the same."""
     cache = open_cache(None, budget_bytes, policy)
     buffer = np.zeros(1 << 20, np.uint8)
-    for start, end in zip(stream.starts, stream.ends, strict=True):
+    for start, end, depth in zip(stream.starts, stream.ends, stream.depth, strict=True):
         cache.policy.plan(stream.requests[start:end])
+        told: list[tuple[np.ndarray, np.ndarray]] = []
         for first, last in zip(stream.batch_starts, stream.batch_ends, strict=True):
             if start <= first < end:
+                if len(told) >= depth:
+                    cache.feedback(*told[len(told) - depth])
                 batch = stream.requests[first:last]
                 read = cache.read(batch, buffer)
                 missed = batch[~read.served]
                 lengths = np.ones(len(missed), np.int64)
                 cache.offer(missed, buffer, 0 * lengths, lengths, stream.size_bytes[missed])
                 same = read.samples == batch
-                if len(stream.losses) and same.any():
-                    losses = stream.losses[first:last].astype(np.float64)
-                    cache.feedback(batch[same], losses[same])
+                losses = stream.losses[first:last].astype(np.float64)
+                told.append((batch[same], losses[same]) if len(losses) else (batch[:0], losses))
+        for samples, losses in told[-depth:]:
+            cache.feedback(samples, losses)
     return cache.stats.hits, cache.stats.substituted, cache.stats.written_bytes
 
 
 SAMPLES = 12
+PLACES = 10 * np.arange(200, dtype=np.float32)
 BATCHES = st.lists(
     st.lists(st.lists(st.integers(0, SAMPLES - 1), min_size=1, max_size=5), min_size=1, max_size=8),
     min_size=1,
@@ -72,7 +81,13 @@ def test_a_replay_equals_the_cache(name: str, data: st.DataObject) -> None:
     sizes = st.just(900) if alike else st.integers(1, 9000)
     size_bytes = data.draw(st.lists(sizes, min_size=SAMPLES, max_size=SAMPLES))
     losses = np.random.default_rng(0).exponential(size=200).astype(np.float32)
-    stream = stream_of(participations, size_bytes, losses if data.draw(st.booleans()) else None)
+    depths = st.lists(st.integers(1, 10), min_size=4, max_size=4)
+    stream = stream_of(
+        participations,
+        size_bytes,
+        losses if data.draw(st.booleans()) else None,
+        data.draw(depths)[: len(participations)],
+    )
     budget_bytes = data.draw(st.sampled_from([0, 4000, 9000, 20_000, 60_000]))
     policies = POLICIES[name](SAMPLES), POLICIES[name](SAMPLES)
     layout = Layout.for_budget(budget_bytes)
@@ -110,6 +125,89 @@ def test_requests_one_by_one_equal_a_model() -> None:
     assert replay(stream, POLICIES["lru"](50), BySize(), 10).hits == hits
 
 
+class Diary(POLICIES["lru"]):  # type: ignore[name-defined,misc]
+    """Writes down what it is told, in order: samples by name of the call."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self.told: list[tuple[str, list[int]]] = []
+
+    def plan(self, order: np.ndarray) -> None:
+        self.told.append(("plan", order.tolist()))
+
+    def access(self, samples: np.ndarray, hit: np.ndarray) -> None:
+        self.told.append(("access", samples.tolist()))
+        super().access(samples, hit)
+
+    def inserted(self, samples: np.ndarray) -> None:
+        self.told.append(("inserted", samples.tolist()))
+        super().inserted(samples)
+
+    def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:
+        # Losses here are ten times the place of the request.
+        self.told.append(("feedback", (losses / 10).astype(int).tolist()))
+        assert len(samples) == len(losses)
+
+
+def test_losses_come_as_late_as_they_were_read_ahead_by_hand() -> None:
+    # Places of requests: 0 1 | 2 | 3 | 4 | 5 in the first participation, 6 | 7 in the second.
+    stream = stream_of([[[0, 1], [2], [3], [4], [0]], [[1], [2]]], [1] * 5, PLACES, [3, 1])
+    policy = Diary(5)
+    replay(stream, policy, BySize(), 5)
+    assert [(call, value) for call, value in policy.told if call != "inserted"] == [
+        ("plan", [0, 1, 2, 3, 4, 0]),
+        ("access", [0, 1]),
+        ("access", [2]),
+        ("access", [3]),
+        ("feedback", [0, 1]),
+        ("access", [4]),
+        ("feedback", [2]),
+        ("access", [0]),
+        ("feedback", [3]),
+        ("feedback", [4]),
+        ("feedback", [5]),
+        ("plan", [1, 2]),
+        ("access", [1]),
+        ("feedback", [6]),
+        ("access", [2]),
+        ("feedback", [7]),
+    ]
+
+
+@given(
+    participations=BATCHES,
+    depths=st.lists(st.integers(1, 10), min_size=4, max_size=4),
+    size_bytes=st.sampled_from([[1] * SAMPLES, [*range(1, SAMPLES + 1)]]),
+)
+def test_losses_of_batch_j_come_before_batch_j_plus_depth_is_read(
+    participations: list[list[list[int]]], depths: list[int], size_bytes: list[int]
+) -> None:
+    """A model that knows all batches, and asks for each which ones have been told before it."""
+    expected: list[tuple[str, list[int]]] = []
+    place = 0
+    for batches, depth in zip(participations, depths, strict=False):
+        expected.append(("plan", [sample for batch in batches for sample in batch]))
+        ends = place + np.cumsum([len(batch) for batch in batches])
+        losses = [
+            ("feedback", list(range(end - len(batch), end)))
+            for batch, end in zip(batches, ends.tolist(), strict=True)
+        ]
+        place = int(ends[-1])
+        for j, batch in enumerate(batches):
+            expected += [losses[i] for i in range(len(batches)) if i + depth == j]
+            expected.append(("access", batch))
+        expected += [losses[i] for i in range(len(batches)) if i + depth >= len(batches)]
+    policy = Diary(SAMPLES)
+    stream = stream_of(participations, size_bytes, PLACES, depths[: len(participations)])
+    replay(stream, policy, BySize(), 6)
+    # A batch comes in before anything later is told.
+    calls = [call for call, _ in policy.told]
+    assert all(
+        calls[at - 1] in {"access", "inserted"} for at, c in enumerate(calls) if c == "inserted"
+    )
+    assert [told for told in policy.told if told[0] != "inserted"] == expected
+
+
 class OnlyEven(ScorePolicy):
     """Lets in samples of even numbers."""
 
@@ -141,6 +239,30 @@ def test_stand_ins_are_no_demand_hits_and_are_not_offered() -> None:
     stream = stream_of([[[0], [1], [2], [0]]], [1] * 3)
     outcome = replay(stream, Echo(3), BySize(), 2)
     assert (outcome.hits, outcome.substituted, outcome.written_bytes) == (1, 2, 1)
+
+
+class EchoDiary(Diary):
+    """Lets sample 0 stand in for all."""
+
+    substitutes = True
+
+    def stand_ins(self, samples: np.ndarray) -> np.ndarray:
+        return np.zeros(len(samples), np.int64)
+
+
+def test_a_batch_of_which_nothing_is_told_takes_its_time_too() -> None:
+    stream = stream_of([[[0], [1], [0, 2], [0]]], [1] * 3, PLACES, [2])
+    policy = EchoDiary(3)
+    replay(stream, policy, BySize(), 2)
+    assert [told for told in policy.told[1:] if told[0] != "inserted"] == [
+        ("access", [0]),
+        ("access", [1]),
+        ("feedback", [0]),
+        ("access", [0, 2]),  # the loss of what was trained for 1 is not known
+        ("access", [0]),
+        ("feedback", [2]),
+        ("feedback", [4]),
+    ]
 
 
 class Careless(POLICIES["static"]):  # type: ignore[name-defined,misc]

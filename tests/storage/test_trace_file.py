@@ -48,6 +48,7 @@ def trace() -> Trace:
         losses=np.array([0.5, np.nan, 2, np.inf, 4], np.float32),
         served=whole(2, 0, 2, 1, 0),
         hits=whole(1, 2),
+        depth=whole(4, 300),
         budget_bytes=1000,
     )
     other = replace(
@@ -60,6 +61,7 @@ def trace() -> Trace:
         losses=np.ones(1, np.float32),
         served=whole(),
         hits=whole(0),
+        depth=whole(),
     )
     return Trace("arm, seed 0", (one, other), '{"name":"lru","args":{}}', "sampler x may order")
 
@@ -87,7 +89,7 @@ def test_numpy_reads_the_documented_arrays_in_their_smallest_types(
     header = json.loads(bytes(arrays.pop("header")[1]))
     assert header == {
         "format": "fedio trace",
-        "version": 1,
+        "version": 2,
         "name": "arm, seed 0",
         "policy": '{"name":"lru","args":{}}',
         "depends": "sampler x may order",
@@ -103,6 +105,7 @@ def test_numpy_reads_the_documented_arrays_in_their_smallest_types(
         "batch_requests": ("|u1", [2, 1, 2, 1]),
         "rounds": ("|u1", [2, 9, 3]),
         "hits": ("|u1", [1, 2, 0]),
+        "depth": ("<u2", [4, 300, 1]),
         "size_bytes": ("<u4", [300, 70_000, 5] * 2),
         "requests": ("|u1", [2, 0, 1, 1, 0, 1]),
         "served": ("|u1", [2, 0, 2, 1, 0, 1]),
@@ -142,6 +145,19 @@ def test_a_file_that_numpy_wrote_is_read(tmp_path: Path, trace: Trace) -> None:
     assert_same(read_trace(tmp_path / "other.npz"), trace)
 
 
+def test_a_file_of_version_1_reads_as_one_in_which_nothing_was_read_ahead(
+    tmp_path: Path, trace: Trace
+) -> None:
+    write_trace(tmp_path / "t.npz", trace)
+    with np.load(tmp_path / "t.npz") as file:
+        arrays = say(version=1)(dict(file))
+    del arrays["depth"]
+    np.savez(tmp_path / "old.npz", **arrays)
+    one, other = read_trace(tmp_path / "old.npz").streams
+    assert (one.depth.tolist(), other.depth.tolist()) == ([1, 1], [1])
+    assert one.requests.tolist() == trace.streams[0].requests.tolist()
+
+
 def edit(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], Arrays]:
     return lambda arrays: arrays | {name: change(arrays[name])}
 
@@ -173,7 +189,8 @@ def put(name: str, at: int, value: int) -> Callable[[Arrays], Arrays]:
         (edit("header", lambda _: np.frombuffer(b"\xff", np.uint8)), "can't decode"),
         (edit("header", lambda _: np.frombuffer(b"[" * 10**5, np.uint8)), "recursion"),
         (say(format="other"), "header does not say 'fedio trace'"),
-        (say(version=2), "it has version 2; this reads 1"),
+        (say(version=3), "it has version 3; this reads 1, 2"),
+        (say(version=[2]), r"it has version \[2\]"),
         (say(version=None), "it has version None"),
         (say(depends=None), "does not hold the texts"),
         (edit("requests", lambda a: a.astype(np.int64)), "requests is int64, not unsigned"),
@@ -207,6 +224,10 @@ def put(name: str, at: int, value: int) -> Callable[[Arrays], Arrays]:
         (edit("stream_requests", lambda _: np.uint8([6, 0])), "client 4: rounds fall"),
         (edit("rounds", lambda a: a[:2]), "2 rounds do not go with 3 participation_requests"),
         (edit("hits", lambda a: a[:2]), "2 hits do not go with 3"),
+        (lambda a: {k: v for k, v in a.items() if k != "depth"}, "it has no array depth"),
+        (put("depth", 1, 0), "client 4: a participation has a depth below 1"),
+        (edit("depth", lambda a: a[:2]), "2 depth do not go with 3 participation_requests"),
+        (edit("depth", lambda a: a[:0]), "0 depth do not go with 3 participation_requests"),
         (edit("losses", lambda a: a[:2]), "2 losses do not go with 6 requests"),
         (edit("served", lambda a: a[:2]), "2 served do not go with 6 requests"),
         (edit("budget_bytes", lambda a: a[:0]), "0 budget_bytes do not go with 2 clients"),
@@ -474,8 +495,14 @@ def test_a_bad_row_is_named_with_file_and_line(
         ({"batch_starts": whole(1, 3)}, "batch_starts do not ascend from 0"),
         ({"starts": whole(0, 5)}, "starts go beyond the 5 requests"),
         ({"starts": whole(0, 1)}, "a participation starts within a batch"),
-        ({"starts": whole(), "rounds": whole(), "hits": whole()}, "0 starts for 5 requests"),
+        (
+            {"starts": whole(), "rounds": whole(), "hits": whole(), "depth": whole()},
+            "0 starts for 5 requests",
+        ),
         ({"rounds": whole(1)}, "1 rounds for 2 participations"),
+        ({"depth": whole(1)}, "1 depth for 2 participations"),
+        ({"depth": whole(1, 0)}, "a participation has a depth below 1"),
+        ({"depth": np.ones(2)}, "depth is float64"),
         ({"rounds": whole(-1, 2)}, "rounds fall, or lie below 0"),
         ({"hits": whole(-1, 0)}, "less than none"),
         ({"requests": whole(0, 0, 0, 0, -1)}, r"requests name samples outside 0\.\.2"),

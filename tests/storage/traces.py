@@ -54,6 +54,7 @@ def streams(draw: st.DrawFn, client: int, has_losses: bool, has_hits: bool) -> S
         losses=draw(arrays.arrays(np.float32, requests if has_losses else 0)),
         served=np.empty(0, np.int64) if np.array_equal(served, asked) else served,
         hits=lengths // 2 if has_hits else np.empty(0, np.int64),
+        depth=draw(numbers(len(firsts), 1, 1000)),
         budget_bytes=draw(st.integers(0, LARGEST)),
     )
 

@@ -13,6 +13,12 @@ from strategies.selector import View
 # Seconds per sample, bytes/s and so on of an ordinary device.
 ORDINARY = {
     "compute_s": 0.01,
+    "step_s": 0.0,
+    "decode_sample_s": 0.002,
+    "decode_bytes_per_s": np.inf,
+    "readers": 1.0,
+    "depth": 1.0,
+    "buffer_bytes": 1e9,
     "download_bytes_per_s": 1e6,
     "upload_bytes_per_s": 0.5e6,
     "memory_bytes": 4e9,
@@ -37,13 +43,16 @@ def view_of() -> ViewOf:
         *,
         server_round: int = 10,
         feasible: np.ndarray | None = None,
+        staging: bool = False,
         **columns: object,
     ) -> View:
         fleet = Fleet.unknown(clients)
         for field in fields(Speeds):
             getattr(fleet.speeds, field.name)[:] = columns.pop(field.name, ORDINARY[field.name])
-        alike = {"samples": 200, "mean_size_bytes": 1e5, "mean_decode_s": 0.002}
-        for name, values in (alike | {"resident_samples": 0} | columns).items():
+        alike = {"samples": 200, "resident_samples": 0}
+        alike |= {"mean_size_bytes": 1e5, "mean_cached_bytes": 1e5}
+        alike |= {"decoded_share": 1.0, "cached_decoded_share": 1.0}
+        for name, values in (alike | columns).items():
             getattr(fleet, name)[:] = values
         if feasible is None:
             feasible = fleet.feasible(0.0)
@@ -57,6 +66,7 @@ def view_of() -> ViewOf:
             local_steps=8,
             batch_size=20,
             model_bytes=1e6,
+            staging=staging,
         )
 
     return make

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,29 +17,33 @@ from fedio.protocol import (
     METRICS,
     NUM_EXAMPLES,
     ONE,
+    STAGED,
     TRAIN_LOSS,
     Claims,
     Meter,
+    Staged,
     to_record,
 )
 
-METER_OF_NOTHING = Meter(
-    steps=0,
-    trained_samples=0,
-    unique_samples=0,
-    requests=0,
-    hits=0,
-    staged=0,
-    substituted=0,
-    misses=0,
-    corrupt=0,
-    hit_bytes=0,
-    origin_bytes=0,
-    written_samples=0,
-    written_bytes=0,
-    evicted_samples=0,
-    decode_s=0.0,
-)
+NOTHING = {"steps": 1, "depth": 1, "readers": 1, "effective_samples": 0.0}
+
+
+def meter_of(**counts: Any) -> Meter:
+    """Return a meter that says so: all in the first step; counts that are not named are 0."""
+    totals = {f.name: 0 for f in fields(Meter) if f.type == "int"} | NOTHING | counts
+    in_first = {
+        "step_samples": totals["trained_samples"],
+        "step_reads": totals["hits"] + totals["substituted"],
+        "step_hit_bytes": totals["hit_bytes"],
+        "step_misses": totals["misses"],
+        "step_origin_bytes": totals["origin_bytes"],
+        "step_decoded": totals["decoded_samples"],
+        "step_decoded_bytes": totals["decoded_bytes"],
+        "step_written": totals["written_samples"],
+        "step_written_bytes": totals["written_bytes"],
+    }
+    rest = [0] * (totals["steps"] - 1)
+    return Meter(**({name: [count, *rest] for name, count in in_first.items()} | totals))
 
 
 def asked(node: int = 7, message_id: str = "1") -> Message:
@@ -59,10 +63,17 @@ def content(client: int, server_round: int, **changes: Any) -> RecordDict:
         {
             ARRAYS: ArrayRecord({name: Array(values) for name, values in arrays.items()}),
             METRICS: MetricRecord(metrics),
-            METER: to_record(replace(METER_OF_NOTHING, **changes.get("meter", {}))),
+            METER: to_record(meter_of(**changes.get("meter", {}))),
             CLAIMS: changes.get("claims", to_record(claims)),
         }
     )
+
+
+def staged_content(client: int, server_round: int, **counts: int) -> RecordDict:
+    """Return a sound reply of a client that staged; counts that are not named are 0."""
+    nothing = dict.fromkeys((field.name for field in fields(Staged)), 0)
+    whose = {"partition": client, "server_round": server_round}
+    return RecordDict({STAGED: to_record(Staged(**(nothing | whose | counts)))})
 
 
 def reply(client: int, server_round: int = 1, **changes: Any) -> Message:

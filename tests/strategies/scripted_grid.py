@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,26 +18,43 @@ from fedio.protocol import (
     ARRAYS,
     CLAIMS,
     CONFIG,
+    LOCAL_STEPS,
     LOSS,
     METRICS,
     NUM_EXAMPLES,
     ONE,
     PROFILE,
     SERVER_ROUND,
+    STAGE,
+    WINDOW_S,
+    WRITE_LIMIT_BYTES,
     ProfileClaims,
     to_record,
 )
-from tests.strategies.replies import content
+from tests.strategies.replies import content, staged_content
 
 # What a client does when asked to train: changes to a sound reply, an exception, or no answer.
 Script = Callable[[int, int], dict[str, Any] | Exception | None]
+# And when asked to stage, given client, round to come and window: counts, an exception, or nothing.
+Stages = Callable[[int, int, float], dict[str, int] | Exception | None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A client that was asked to stage, and in what terms."""
+
+    client: int
+    server_round: int
+    local_steps: int
+    window_s: float
+    write_limit_bytes: int
 
 
 def speeds(clients: int, compute_s: Iterable[float]) -> Speeds:
     """Devices that differ in compute only; all else takes next to no time."""
     values = {field.name: np.full(clients, 1e12) for field in fields(Speeds)}
-    latencies = {name: np.zeros(clients) for name in values if name.endswith("latency_s")}
-    return Speeds(**(values | latencies | {"compute_s": np.array(list(compute_s))}))
+    free = {name: np.zeros(clients) for name in values if not name.endswith("_per_s")}
+    return Speeds(**(values | free | {"compute_s": np.array(list(compute_s))}))
 
 
 class ScriptedGrid(Grid):
@@ -49,6 +66,8 @@ class ScriptedGrid(Grid):
         self.partition_of = nodes or {977 * (i + 3) % 1009: i for i in range(clients)}
         self.devices, self.script = devices, script
         self.trained: list[tuple[int, int]] = []
+        self.stages: Stages = lambda *_: {}
+        self.staged: list[Asked] = []
         self.received: list[np.ndarray] = []
         self._replies: dict[str, Message] = {}
         self._numbers = itertools.count(1)
@@ -76,15 +95,22 @@ class ScriptedGrid(Grid):
         if message.metadata.message_type == "evaluate":
             metrics = {NUM_EXAMPLES: client, ONE: 1, ACCURACY: client / 10, LOSS: 1.0}
             return Message(RecordDict({METRICS: MetricRecord(metrics)}), reply_to=message)
-        server_round = int(message.content.config_records[CONFIG][SERVER_ROUND])
-        self.trained.append((server_round, client))
-        self.received.append(message.content.array_records[ARRAYS]["w"].numpy())
-        does = self.script(client, server_round)
+        config = message.content.config_records[CONFIG]
+        server_round = int(config[SERVER_ROUND])
+        if message.metadata.message_type == STAGE:
+            given = (config[LOCAL_STEPS], config[WINDOW_S], config[WRITE_LIMIT_BYTES])
+            self.staged.append(Asked(client, server_round, *given))
+            does = self.stages(client, server_round, config[WINDOW_S])
+        else:
+            self.trained.append((server_round, client))
+            self.received.append(message.content.array_records[ARRAYS]["w"].numpy())
+            does = self.script(client, server_round)
         if does is None:
             return None
         if isinstance(does, Exception):
             return Message(Error(2, f"Traceback\n{does!r}"), reply_to=message)
-        return Message(content(client, server_round, **does), reply_to=message)
+        make = staged_content if message.metadata.message_type == STAGE else content
+        return Message(make(client, server_round, **does), reply_to=message)
 
     def profile(self, client: int) -> ProfileClaims:
         one = self.devices.take(client)
@@ -92,7 +118,9 @@ class ScriptedGrid(Grid):
             partition=client,
             samples=20,
             mean_size_bytes=100.0,
-            mean_decode_s=0.0,
+            mean_cached_bytes=100.0,
+            decoded_share=1.0,
+            cached_decoded_share=1.0,
             budget_bytes=1000,
             resident_samples=0,
             resident_bytes=0,

@@ -70,7 +70,7 @@ def known(view_of: ViewOf) -> View:
 def test_the_most_experienced_are_appended(known: View) -> None:
     view = replace(known, wanted=5)
     cohort, state = select(FedCaSe("uniform", share=0.6), view)
-    drawn, _ = Uniform().select(view, {}, rng())
+    drawn, _ = Uniform().select(view, Uniform().initial_state(len(view.fleet)), rng())
     assert cohort.clients.tolist() == sorted({*drawn.clients.tolist(), 3, 4, 5})
     why = dict(zip(cohort.clients.tolist(), cohort.reasons.why, strict=True))
     assert {client for client, reason in why.items() if reason == "drawn"} == set(
@@ -102,7 +102,7 @@ def test_the_share_is_of_those_wanted(
 def test_the_infeasible_take_a_place_and_are_dropped(known: View) -> None:
     view = replace(known, wanted=5, feasible=~np.isin(np.arange(10), [5, 3]))
     cohort, _ = select(FedCaSe("uniform", share=0.6), view)
-    drawn, _ = Uniform().select(view, {}, rng())
+    drawn, _ = Uniform().select(view, Uniform().initial_state(len(view.fleet)), rng())
     assert cohort.clients.tolist() == sorted({*drawn.clients.tolist(), 4})
     assert sum(cohort.reasons.rest.values()) == 10 - len(cohort.clients)
     assert cohort.reasons.rest["unavailable"] == 2

@@ -11,11 +11,19 @@ def profile(partition: int, **changes: float) -> ProfileClaims:
     values = {
         "samples": 30,
         "mean_size_bytes": 2e3,
-        "mean_decode_s": 0.01,
+        "mean_cached_bytes": 3e3,
+        "decoded_share": 1.0,
+        "cached_decoded_share": 0.0,
         "budget_bytes": 10_000,
         "resident_samples": 5,
         "resident_bytes": 9_000,
         "compute_s": 0.02,
+        "step_s": 0.001,
+        "decode_sample_s": 0.01,
+        "decode_bytes_per_s": 1e8,
+        "readers": 2,
+        "depth": 4,
+        "buffer_bytes": 1e9,
         "download_bytes_per_s": 1e6,
         "upload_bytes_per_s": 2e6,
         "memory_bytes": 4e9,
@@ -47,8 +55,15 @@ def test_registered_clients_have_their_claims_in_their_own_rows() -> None:
     assert fleet.budget_bytes.tolist() == [-1, 10_000, -1, 10_000]
     np.testing.assert_array_equal(fleet.speeds.compute_s, [np.nan, 0.02, np.nan, 0.5])
     np.testing.assert_array_equal(fleet.speeds.upload_bytes_per_s, [np.nan, 2e6, np.nan, 2e6])
+    np.testing.assert_array_equal(fleet.speeds.depth, [np.nan, 4, np.nan, 4])
     assert np.isnan(fleet.utility).all()
     assert fleet.feasible(0.0).tolist() == [False, True, False, True]
+    like = fleet.mean_samples(np.array([3, 0]))
+    np.testing.assert_array_equal(like.size_bytes, [2e3, np.nan])
+    np.testing.assert_array_equal(like.cached_bytes, [3e3, np.nan])
+    np.testing.assert_array_equal(like.decoded_share, [1.0, np.nan])
+    np.testing.assert_array_equal(like.cached_decoded_share, [0.0, np.nan])
+    assert len(fleet.mean_samples().size_bytes) == 4
 
 
 def test_claims_change_only_the_given_rows_and_columns() -> None:

@@ -102,7 +102,7 @@ def test_unknown_speeds_fall_back_on_the_observed_then_the_median(view_of: ViewO
 
 
 def test_claiming_no_time_at_all_gains_no_more_than_the_fast_have(view_of: ViewOf) -> None:
-    claimed = {"mean_decode_s": 0.0, "compute_s": [1e-12, *np.linspace(0.01, 0.02, 39)]}
+    claimed = {"decode_sample_s": 0.0, "compute_s": [1e-12, *np.linspace(0.01, 0.02, 39)]}
     free = {"mean_size_bytes": 0.0, "origin_read_latency_s": 0.0}
     network = {"download_bytes_per_s": np.inf, "upload_bytes_per_s": np.inf}
     view = view_of(40, 40, last_round=5, utility=1.0, **claimed, **free, **network)

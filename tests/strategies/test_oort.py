@@ -110,7 +110,7 @@ def test_untried_clients_by_hand(view_of: ViewOf) -> None:
 
 
 def test_registered_duration_knows_nothing_of_storage(view_of: ViewOf) -> None:
-    slow = view_of(3, 3, origin_read_bytes_per_s=[1.0, 1e6, np.nan], mean_decode_s=[0, 9, np.nan])
+    slow = view_of(3, 3, origin_read_bytes_per_s=[1.0, 1e6, np.nan], decode_sample_s=[0, 9, np.nan])
     predicted = select(Oort(), slow)[0].reasons.details["assumed_s"]
     np.testing.assert_allclose(predicted, [4.6, 4.6, 4.6])
 

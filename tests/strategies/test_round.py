@@ -16,7 +16,7 @@ from strategies.round import (
     sort_replies,
     work_of,
 )
-from tests.strategies.replies import content, error, reply
+from tests.strategies.replies import content, error, meter_of, reply
 
 SHAPES = {"w": (2, 3)}
 
@@ -29,6 +29,12 @@ def five_devices() -> Speeds:
 
     return Speeds(
         compute_s=np.array([1.0, 2.0, 4.0, 8.0, 16.0]),
+        step_s=each(0.0),
+        decode_sample_s=each(0.1),
+        decode_bytes_per_s=each(1000.0),
+        readers=each(1.0),
+        depth=each(9.0),
+        buffer_bytes=each(1e9),
         download_bytes_per_s=each(48.0),
         upload_bytes_per_s=each(24.0),
         memory_bytes=each(1e9),
@@ -56,7 +62,8 @@ def test_durations_of_five_clients_by_hand() -> None:
                     "origin_bytes": 100 * (10 - client),
                     "written_samples": 10 - client,
                     "written_bytes": 100 * (10 - client),
-                    "decode_s": 2.0,
+                    "decoded_samples": 10,
+                    "decoded_bytes": 1000,
                 },
             ),
             client,
@@ -66,7 +73,7 @@ def test_durations_of_five_clients_by_hand() -> None:
         for client in range(5)
     ]
     took = phases(work_of([report.meter for report in reports], model_bytes=24.0), five_devices())
-    # download 24/48 + upload 24/24 = 1.5; decode 2; compute 10 * speed;
+    # download 24/48 + upload 24/24 = 1.5; decode 10 * 0.1 + 1000/1000 = 2; compute 10 * speed;
     # a miss 0.5 + 100/100 and its write 0.25 + 100/200: 2.25; a hit 100/1000 = 0.1
     by_hand = [
         1.5 + 2 + 10 * 1 + 10 * 2.25 + 0 * 0.1,
@@ -76,6 +83,50 @@ def test_durations_of_five_clients_by_hand() -> None:
         1.5 + 2 + 10 * 16 + 6 * 2.25 + 4 * 0.1,
     ]
     assert took.total_s == pytest.approx(by_hand)
+
+
+def test_meters_of_fewer_steps_are_padded_with_nothing() -> None:
+    short = meter_of(misses=5, trained_samples=5, written_samples=2, written_bytes=20)
+    long = meter_of(
+        steps=2,
+        depth=3,
+        readers=2,
+        trained_samples=7,
+        hits=3,
+        substituted=2,
+        misses=2,
+        step_samples=[4, 3],
+        step_reads=[2, 3],
+        step_misses=[2, 0],
+    )
+    work = work_of([short, long], model_bytes=9.0)
+    assert work.steps == 2
+    assert work.samples.tolist() == [[5, 0], [4, 3]]
+    assert work.hits.tolist() == [[0, 0], [2, 3]]
+    assert work.misses.tolist() == [[5, 0], [2, 0]]
+    assert work.writes.tolist() == [[2, 0], [0, 0]]
+    assert work.written_bytes.tolist() == [[20, 0], [0, 0]]
+    assert work.depth.tolist() == [1, 3]
+    assert work.readers.tolist() == [1, 2]
+    assert work.upload_bytes.tolist() == work.download_bytes.tolist() == [9.0, 9.0]
+    alone = phases(work_of([short], 9.0), five_devices().take(np.array([0])))
+    beside = phases(work, five_devices().take(np.array([0, 1])))
+    assert alone.total_s[0] == beside.total_s[0]
+
+
+def test_nobodys_work_is_no_work() -> None:
+    nobody = phases(work_of([], 9.0), five_devices().take(np.array([], dtype=np.int64)))
+    assert nobody.total_s.shape == nobody.origin_s.shape == (0,)
+
+
+def test_depth_and_readers_are_those_of_the_meter() -> None:
+    # Reading two samples takes 1 s and training them 2 s: 2 (1 + 2) in turns, else 1 + 2 * 2.
+    steps = {"steps": 2, "trained_samples": 4, "misses": 4, "step_samples": [2, 2]}
+    meters = [meter_of(**steps, step_misses=[2, 2], depth=depth) for depth in (1, 2)]
+    took = phases(work_of(meters, 0.0), five_devices().take(np.array([0, 0])))
+    assert took.total_s.tolist() == [6.0, 5.0]
+    assert took.stall_s.tolist() == [2.0, 1.0]
+    assert took.origin_s.tolist() == [2.0, 2.0]
 
 
 CLIENTS = np.array([0, 1, 2, 3, 4])
@@ -131,8 +182,10 @@ def test_nobody_arrives() -> None:
         ({"arrays": {"w": np.ones((3, 2), np.float32)}}, "w has shape"),
         ({"arrays": {"v": np.ones((2, 3), np.float32)}}, "not those of the model"),
         ({"arrays": {}}, "not those of the model"),
-        ({"meter": {"misses": -1}}, "negative count"),
-        ({"meter": {"decode_s": float("inf")}}, "not finite"),
+        ({"meter": {"misses": -1}}, r"meter\.misses is -1"),
+        ({"meter": {"effective_samples": float("inf")}}, "samples is inf"),
+        ({"meter": {"misses": 3, "step_misses": [2]}}, "step_misses does not add up to 3"),
+        ({"meter": {"depth": 0}}, r"meter\.depth is 0"),
         ({"claims": ConfigRecord()}, "claims"),
     ],
 )

@@ -10,65 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, MetricRecord
 
 from fedio.config import Experiment
 from fedio.errors import RunError
-from fedio.protocol import ACCURACY, LOSS
-from fedio.runs import Run, RunFolder, read_run
+from fedio.runs import RunFolder
+from strategies.ledger import PHASES
 from strategies.server_app import strategy_of
 from strategies.timeline import Timeline
+from tests.strategies.replies import meter_of
 from tests.strategies.scripted_grid import Script, ScriptedGrid, speeds
-
-FIVE_S = (1.0, 2.0, 3.0, 4.0, 10.0)
-WORK = {"trained_samples": 10}
-
-
-def initial() -> ArrayRecord:
-    return ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))})
-
-
-def trains(client: int, server_round: int) -> dict[str, Any]:
-    """Return a model that tells who trained, and ten samples of work."""
-    del server_round
-    return {"meter": WORK, "arrays": {"w": np.full((2, 3), client + 1, np.float32)}}
-
-
-def play(
-    path: Path,
-    script: Script = trains,
-    rounds: int = 3,
-    seconds: tuple[float, ...] = FIVE_S,
-    **section: Any,
-) -> tuple[Run, ScriptedGrid, ArrayRecord]:
-    """Run `rounds` rounds over scripted clients and return what was written and the last model."""
-    values = {"rounds": rounds, "cohort": 3, "roster_timeout_s": 1.0, "reply_timeout_s": 1.0}
-    experiment = Experiment.model_validate(
-        {
-            "name": "scripted",
-            "data": {"clients": len(seconds)},
-            "rounds": values | section,
-            "training": {"local_steps": 2, "batch_size": 5},
-        }
-    ).for_arm()
-    folder = RunFolder.create(path, experiment)
-    devices = speeds(len(seconds), seconds)
-    strategy = strategy_of(experiment, folder)
-    strategy._timeline = Timeline(strategy._fleet, devices)
-    strategy._speeds = devices
-    grid = ScriptedGrid(devices, script)
-
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({ACCURACY: server_round / 10, LOSS: float(arrays["w"].numpy().mean())})
-
-    result = strategy.start(
-        grid,
-        initial(),
-        num_rounds=rounds,
-        timeout=experiment.rounds.reply_timeout_s,
-        evaluate_fn=evaluate,
-    )
-    return read_run(path), grid, result.arrays
+from tests.strategies.scripted_run import FIVE_S, initial, play, trains
 
 
 def test_rounds_of_five_clients_by_hand(tmp_path: Path) -> None:
@@ -250,3 +201,26 @@ def test_node_ids_change_nothing(tmp_path: Path) -> None:
         patch.setattr(ScriptedGrid, "__init__", renumbered)
         play(tmp_path / "b", rounds=3)
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
+
+
+def test_a_line_has_all_counts_and_phases_and_they_add_up(tmp_path: Path) -> None:
+    def script(client: int, server_round: int) -> dict[str, Any]:
+        steps = {"steps": 2, "misses": 6, "step_misses": [3, 3], "depth": 2, "effective_samples": 5}
+        return trains(client, server_round) | {
+            "meter": {"trained_samples": 10, "step_samples": [5, 5], **steps}
+        }
+
+    run, _, _ = play(tmp_path, script, rounds=1, cohort=5)
+    line = run.clients[1]
+    assert {name: line[name] for name in ("depth", "misses", "effective_samples", "refused")} == {
+        "depth": 2,
+        "misses": 6,
+        "effective_samples": 5.0,
+        "refused": 0,
+    }
+    assert meter_of().totals.keys() <= line.keys()
+    assert not any(name.startswith("step_") for name in line)
+    assert all(line[phase] >= 0 for phase in PHASES)
+    assert line["compute_s"] == 20.0
+    parts = ("download_s", "stall_s", "compute_s", "upload_s")
+    assert line["duration_s"] == pytest.approx(sum(line[part] for part in parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,9 @@ EVERY = [
     ("io_aware", {"explore": 1.0}),
     ("fedcase", {"base": "uniform", "share": 0.6}),
 ]
-CLAIMS = ("utility", "duration_s", "mean_size_bytes", "mean_decode_s")
-SPEEDS = ("compute_s", "upload_bytes_per_s", "origin_read_bytes_per_s", "cache_read_bytes_per_s")
+CLAIMS = ("utility", "duration_s", "mean_size_bytes", "mean_cached_bytes", "decoded_share")
+SPEEDS = ("compute_s", "step_s", "decode_sample_s", "depth", "readers", "upload_bytes_per_s")
+SPEEDS += ("origin_read_bytes_per_s", "cache_read_bytes_per_s")
 REALS = (0.0, -0.0, 5e-324, 1e-9, 1.0, 2.0, 3.5, 1e12, 1.7e308, np.nan, np.inf, -np.inf, -1.0)
 WHOLES = (-1, 0, 1, 7, 200, 2**52)
 
@@ -52,6 +54,10 @@ def check(view: View, cohort: Cohort) -> None:
     assert (np.diff(clients) > 0).all()
     assert view.feasible[clients].all()
     assert cohort.local_steps.tolist() == [view.local_steps] * wanted
+    assert cohort.next.dtype == np.int64
+    assert (np.diff(cohort.next) > 0).all()
+    assert (view.fleet.samples[cohort.next] > 0).all()
+    assert len(cohort.next) <= (view.count if view.staging else 0)
     reasons = cohort.reasons
     assert len(reasons.why) == wanted
     assert all(len(figures) == wanted for figures in reasons.details.values())
@@ -75,6 +81,7 @@ def any_view(clients: int, rng: np.random.Generator, view_of: ViewOf) -> View:
         last_round=rng.integers(0, server_round + 1, clients) * rng.integers(0, 2, clients),
         times_selected=rng.integers(0, 4, clients),
         busy_until_s=rng.choice([0.0, 5.0], clients),
+        staging=bool(rng.integers(2)),
         **some,
     )
 
@@ -288,6 +295,30 @@ class Chooses(Selector):
     ) -> tuple[Cohort, State]:
         del view, candidates, rng
         return self.cohort, state
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ([3, 3], "distinct and ascending"),
+        ([4, 3], "distinct and ascending"),
+        ([[3, 4]], "distinct and ascending"),
+        ([1.0], "not int64"),
+        ([-1, 3], "do not exist"),
+        ([3, 9], "do not exist"),
+        ([3, 8], "not known"),
+    ],
+)
+def test_a_selector_that_names_wrongly_for_the_next_round_is_told(
+    view_of: ViewOf, named: list[Any], said: str
+) -> None:
+    everyone = np.ones(9, dtype=np.bool_)
+    view = view_of(9, 1, feasible=everyone, samples=[200] * 8 + [-1])
+    cohort = Cohort(np.array([2]), np.array([8]), Reasons(["a"], {}, {}), np.array(named))
+    with pytest.raises(InputError, match=f"chose clients for the next round that.* {said}"):
+        Chooses(cohort).select(view, {}, np.random.default_rng(0))
+    sound = replace(cohort, next=np.array([0, 3, 7]))
+    assert Chooses(sound).select(view, {}, np.random.default_rng(0))[0] is sound
 
 
 @pytest.mark.parametrize(

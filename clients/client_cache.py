@@ -1,0 +1,121 @@
+"""One client's cache, from one participation to the next: which state to go on from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from clients.client_data import ClientData
+from clients.loading import UNREADABLE, Loader, load_for_cache
+from clients.prepare import Federation
+from clients.shelf import Shelf
+from fedio.config import Experiment
+from fedio.plugins import create
+from fedio.runs import CACHES_FOLDER
+from storage import MemoryStore, Policy, SampleCache, open_cache
+from storage.errors import StoreFull
+from storage.policies import POLICIES
+
+logger = logging.getLogger(__name__)
+
+REFILLED_AT_ONCE = 64
+"""So many samples are in memory at a time when lost ones are brought back."""
+
+
+def trained_tag(server_round: int) -> int:
+    """Return the tag of the state after training a round."""
+    return 2 * server_round
+
+
+def staged_tag(server_round: int) -> int:
+    """Return the tag of the state after staging for a round, which comes before training it."""
+    return 2 * server_round - 1
+
+
+class ClientCache:
+    """Opens the cache of a client, on disk or in memory.
+
+    Attributes:
+        budget_bytes: what it may take.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        home: Path,
+        federation: Federation,
+        shelf: Shelf,
+        partition: int,
+        data: ClientData,
+    ) -> None:
+        """Get ready.
+
+        Args:
+            experiment: the experiment, of one arm.
+            home: the folder under which the devices keep their caches.
+            federation: its data.
+            shelf: keeps caches open.
+            partition: the client.
+            data: its samples.
+        """
+        self._experiment = experiment
+        self._folder = home / CACHES_FOLDER / str(partition)
+        self._shelf, self._partition, self._data = shelf, partition, data
+        self.budget_bytes = experiment.cache.budget_of(int(data.size_bytes.sum()))
+        self._identity = f"{federation.hash}/{partition}"
+        if data.form.some_prepared:
+            self._identity += f"/{np.packbits(data.form.prepared).tobytes().hex()}"
+        self._payload_bytes = data.cached_length_bytes if federation.inflated else None
+        self._memory = MemoryStore()
+
+    def newest(self) -> AbstractContextManager[SampleCache]:
+        """Lend the cache in its newest state, to look at."""
+        return self._shelf.take(self._partition, partial(self._open, None))
+
+    @contextmanager
+    def before(self, tag: int) -> Iterator[SampleCache]:
+        """Lend the cache in the newest state with a lower tag, whole, to go on from there.
+
+        What the state names and the data lack is read again, uncounted.
+        """
+        with self._shelf.take(self._partition, partial(self._open, tag), tag) as cache:
+            self._refill(cache)
+            yield cache
+
+    def _open(self, before: int | None) -> SampleCache:
+        settings = self._experiment.cache
+        samples, chosen = len(self._data), self._experiment.chosen.policy
+        policy: Policy = create(chosen, POLICIES, Policy, samples)  # type: ignore[type-abstract]
+        if settings.store == "memory":
+            return SampleCache(self._memory, self.budget_bytes, policy, before)
+        return open_cache(
+            self._folder,
+            self.budget_bytes,
+            policy,
+            payload_bytes=self._payload_bytes,
+            identity=self._identity,
+            durable=settings.durable,
+            before=before,
+        )
+
+    def _refill(self, cache: SampleCache) -> None:
+        """Bring back what is missing, as far as it can be read and there is room."""
+        missing, loader = cache.missing, Loader(self._data)
+        if not len(missing):
+            return
+        scratch = np.empty(self._data.scratch_bytes(REFILLED_AT_ONCE), np.uint8)
+        for first in range(0, len(missing), REFILLED_AT_ONCE):
+            some = missing[first : first + REFILLED_AT_ONCE]
+            payloads = load_for_cache(some, self._data, loader, scratch)
+            there = payloads.starts != UNREADABLE
+            spans = payloads.starts[there], payloads.lengths[there]
+            try:
+                cache.refill(some[there], scratch, *spans)
+            except StoreFull as error:
+                logger.warning("partition %d: lost samples stay lost: %s", self._partition, error)
+                return

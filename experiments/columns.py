@@ -1,0 +1,207 @@
+"""The columns of a comparison's tables: what each shows of an arm, and what it means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from experiments.units import number, percent, seconds, size
+from fedio.runs import Row
+
+
+def _always(arms: Sequence[Row]) -> bool:
+    return bool(arms)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its heading, one line that says what it means, and the text of its cell.
+
+    Attributes:
+        show: turns an arm's row of figures into text.
+        tells: whether the column says something of these arms; otherwise it is left out.
+    """
+
+    title: str
+    legend: str
+    show: Callable[[Row], str]
+    tells: Callable[[Sequence[Row]], bool] = _always
+
+
+def _speedup(row: Row) -> str:
+    if row["speedup_low"] is None or row["speedup_low"] == row["speedup_high"]:
+        return number(row["speedup"])
+    return f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
+
+
+def _final(row: Row) -> str:
+    spread = row["final_accuracy_spread"]
+    return percent(row["final_accuracy"]) + ("" if spread is None else f" ±{100 * spread:.1f}")
+
+
+TIME_COLUMNS = (
+    Column(
+        "to target",
+        "virtual time of the first of 3 consecutive evaluations at the target or above "
+        "(geometric mean over seeds; - unless every seed got there)",
+        lambda row: seconds(row["time_to_target_s"]),
+    ),
+    Column(
+        "speed-up",
+        "time to target of the reference over the arm's, paired by seed "
+        "[95% t interval on the logarithms]",
+        _speedup,
+    ),
+    Column(
+        "final",
+        "mean test accuracy of the last 5 evaluations, ± standard deviation over seeds",
+        _final,
+    ),
+    Column(
+        "worst 10%",
+        "mean accuracy of the worst tenth of clients, on their samples held out from training",
+        lambda row: percent(row["worst_decile_accuracy"]),
+    ),
+    Column(
+        "never sel.",
+        "the same, of the clients that were never selected (- if there are none)",
+        lambda row: percent(row["never_selected_accuracy"]),
+    ),
+)
+
+# How arms bring samples to training, in the words of a cell and of a sentence.
+READING = {
+    True: ("ahead", "reading overlaps training"),
+    False: ("in turn", "reading and training take turns"),
+}
+FORMS = {
+    "encoded": "samples are cached encoded",
+    "prepared": "samples are cached prepared",
+    "best": "samples are cached in the form that saves more per byte",
+}
+STAGING = {
+    True: ("yes", "who trains next fills its cache while it is idle"),
+    False: ("no", "nothing is staged"),
+}
+
+
+def _differ(key: str) -> Callable[[Sequence[Row]], bool]:
+    return lambda arms: len({arm[key] for arm in arms}) > 1
+
+
+def _any(key: str) -> Callable[[Sequence[Row]], bool]:
+    return lambda arms: any(arm[key] for arm in arms)
+
+
+def _weighs(arms: Sequence[Row]) -> bool:
+    """Whether effective samples are not just the unique ones."""
+    keys = ("unique_samples_per_round", "effective_samples_per_round")
+    pairs = [[arm[key] for key in keys] for arm in arms]
+    return any(None not in pair and not math.isclose(*pair, rel_tol=0.005) for pair in pairs)
+
+
+READING_COLUMNS = (
+    Column(
+        "reads",
+        "ahead: the next batches are read while one is trained; in turn: they are not",
+        lambda row: READING[row["prefetch"]][0],
+        _differ("prefetch"),
+    ),
+    Column(
+        "cached",
+        "the form of cached samples: encoded, as at the origin; prepared, as they are trained; or "
+        "whichever is best for a sample",
+        lambda row: str(row["form"]),
+        _differ("form"),
+    ),
+    Column(
+        "stages",
+        "whether clients fill their caches while they are idle, for the round to come",
+        lambda row: STAGING[row["staging"]][0],
+        _differ("staging"),
+    ),
+    Column(
+        "stall",
+        "share of the participations' time in which training waited for data",
+        lambda row: percent(row["stall_share"]),
+        _any("stall_share"),
+    ),
+)
+
+STORAGE_COLUMNS = (
+    Column(
+        "origin",
+        "bytes read from the slow tier, over the whole run, for staging too",
+        lambda row: size(row["origin_bytes"]),
+    ),
+    Column(
+        "hits",
+        "demand hits of the cache over requests",
+        lambda row: percent(row["hit_ratio"]),
+    ),
+    Column(
+        "staged",
+        "hits of samples that came in by staging, over requests; part of the hits",
+        lambda row: percent(row["staged_ratio"]),
+        _any("staged_ratio"),
+    ),
+    Column(
+        "byte hits",
+        "bytes read from the cache, as they are cached and for stand-ins too, over bytes read "
+        "to train",
+        lambda row: percent(row["byte_hit_ratio"]),
+    ),
+    Column(
+        "written",
+        "bytes written into the caches, over the whole run, by staging too",
+        lambda row: size(row["written_bytes"]),
+    ),
+)
+
+SAMPLE_COLUMNS = (
+    Column(
+        "unique",
+        "distinct samples a participation trained, summed over a round's participations",
+        lambda row: number(row["unique_samples_per_round"]),
+    ),
+    Column(
+        "effective",
+        "the same, as how many samples of equal weight they count for (Kish)",
+        lambda row: number(row["effective_samples_per_round"]),
+        _weighs,
+    ),
+    Column(
+        "skipped",
+        "samples that could not be read or decoded and were not trained, over the whole run",
+        lambda row: number(row["skipped_samples"]),
+        _any("skipped_samples"),
+    ),
+    Column(
+        "coverage",
+        "share of clients selected at least once",
+        lambda row: percent(row["coverage"]),
+    ),
+    Column(
+        "Jain",
+        "Jain's index of the times that clients were selected: 1 is all alike",
+        lambda row: number(row["jain_index"]),
+    ),
+)
+
+TABLES = {
+    "Time and accuracy": TIME_COLUMNS,
+    "Reading": READING_COLUMNS,
+    "Storage": STORAGE_COLUMNS,
+    "Samples and clients": SAMPLE_COLUMNS,
+}
+COLUMNS = tuple(column for columns in TABLES.values() for column in columns)
+
+
+def tables(arms: Sequence[Row]) -> dict[str, list[Column]]:
+    """Return the columns that say something of these arms, by the title of their table."""
+    shown = {
+        title: [column for column in columns if column.tells(arms)]
+        for title, columns in TABLES.items()
+    }
+    return {title: columns for title, columns in shown.items() if columns}

@@ -27,8 +27,7 @@ from fedio.plugins import create, resolve
 from fedio.profiles import load_profile
 from storage import Policy, open_cache
 from storage.policies import POLICIES
-from strategies.selector import Selector
-from strategies.selectors import SELECTORS
+from strategies.server_app import selector_of
 
 OPTIONAL = {
     "flwr_datasets": "partitions: pip install 'fedio[experiments]'",
@@ -50,7 +49,7 @@ def check_experiment(experiment: Experiment) -> None:
             load_profile(name)
     for name, arm in experiment.arms.items():
         with _at(f"arms.{name}.selector"):
-            create(arm.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
+            selector_of(arm)
         with _at(f"arms.{name}.policy"):
             create(arm.policy, POLICIES, Policy, 1)  # type: ignore[type-abstract]
         with _at(f"arms.{name}.sampler"):

@@ -17,6 +17,10 @@ from storage.tier import Tier
 _LATENESS_S = 0.01
 """A read that came later than it should makes up to so much of it good in the next."""
 
+_HANDOVER_S, _HANDOVER_SHARE = 0.002, 1 / 16
+"""So long, and so much of its own time, may a read take to follow another: the queue is not idle
+while a program gets from one read to the next."""
+
 _NAP_S = 0.05
 """How often a sleeper looks whether it is still wanted."""
 
@@ -50,7 +54,7 @@ class ThrottledOrigin(Origin):
 
     A tier is one queue: reads of all threads, and of all subsets, follow one another in the order
     they were asked for. The time that the real read takes is part of it. Lateness does not add up,
-    neither within a queue nor from one read to the next; time in which nobody read is lost.
+    neither within a queue nor from one read to the next; time in which nobody reads is lost.
     """
 
     def __init__(
@@ -107,8 +111,10 @@ class ThrottledOrigin(Origin):
         """Let a read follow those that were asked for before; returns when it is due to end."""
         seconds = float(self._tier.read_s(len(samples), self._timed_bytes[samples].sum()))
         with self._lock:
-            idle_from_s = self._clock.now_s() - self._late_s
-            self._free_at_s = max(self._free_at_s, idle_from_s) + seconds
+            asked_at_s = self._clock.now_s() - self._late_s
+            idle_s = asked_at_s - self._free_at_s
+            follows = idle_s <= min(_HANDOVER_S, _HANDOVER_SHARE * seconds)
+            self._free_at_s = (self._free_at_s if follows else asked_at_s) + seconds
             return self._free_at_s
 
     def _sleep_until(self, due_s: float) -> None:

@@ -141,7 +141,12 @@ class Selector(ABC):
 
     The same view, state and generator give the same cohort. Neither the table nor the state it is
     given changes.
+
+    Attributes:
+        names_next: whether its cohorts say who is going to be in the next one, if the view asks.
     """
+
+    names_next = False
 
     def initial_state(self, clients: int) -> State:  # noqa: ARG002 - for those that need it
         """Return the state before the first round of a fleet of `clients`."""

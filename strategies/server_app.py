@@ -9,7 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedio.config import Experiment
+from fedio.config import Arm, Experiment
+from fedio.errors import InputError
 from fedio.home import open_home
 from fedio.loading import from_run_config
 from fedio.plugins import create
@@ -83,7 +84,11 @@ def _play(experiment: Experiment, folder: RunFolder, task: Task, grid: Grid) -> 
 
 
 def strategy_of(experiment: Experiment, folder: RunFolder) -> Scheduled:
-    """Return the strategy of an experiment's arm, over Flower's FedAvg."""
+    """Return the strategy of an experiment's arm, over Flower's FedAvg.
+
+    Raises:
+        InputError: see `selector_of`.
+    """
     averaging = FedAvg(
         min_train_nodes=1,
         min_evaluate_nodes=1,
@@ -94,5 +99,20 @@ def strategy_of(experiment: Experiment, folder: RunFolder) -> Scheduled:
     )
     devices, speeds = fleet_of(experiment)
     ledger = Ledger(folder, devices)
-    selector = create(experiment.chosen.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
+    selector = selector_of(experiment.chosen)
     return Scheduled(experiment, selector, averaging, speeds, ledger)
+
+
+def selector_of(arm: Arm) -> Selector:
+    """Return the selector of an arm.
+
+    Raises:
+        InputError: it is unknown, or clients are to stage and it does not say who trains next.
+    """
+    selector = create(arm.selector, SELECTORS, Selector)  # type: ignore[type-abstract]
+    if arm.staging and not selector.names_next:
+        raise InputError(
+            f"selector {arm.selector.name!r} does not say who trains next, so nobody can stage for "
+            "it; name another, such as uniform, or set staging = false"
+        )
+    return selector

@@ -62,6 +62,7 @@ class FedCaSe(Selector):
             raise InputError(
                 f"fedcase: base {base!r} does not take {base_args}: {error}"
             ) from error
+        self.names_next = self._base.names_next
         self._share: Share = LearnedShare() if share == "learned" else FixedShare(share)
 
     def initial_state(self, clients: int) -> State:

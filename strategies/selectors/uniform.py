@@ -17,6 +17,8 @@ class Uniform(Selector):
     others, drawn then.
     """
 
+    names_next = True
+
     def initial_state(self, clients: int) -> State:  # noqa: ARG002
         """Nobody is named yet."""
         return {"named": np.zeros(0, dtype=np.int64)}

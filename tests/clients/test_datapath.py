@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients.datapath import Ahead, Buffers, DataPath, last_uses
+from clients.fetching import Fetcher
+from clients.meter import MeterReading
 from clients.samplers import SAMPLERS
-from storage import LRU, POLICIES, Static, Status
+from storage import LRU, POLICIES, SampleCache, Static, Status
 from storage.buffers import touched
 from tests.clients.participations import (
     Event,
@@ -192,6 +195,29 @@ def test_a_step_has_the_counts_of_its_own_batch() -> None:
     assert meter.step_decoded == [4, 4]
     assert meter.unique_samples == 5
     assert meter.effective_samples == pytest.approx(64 / (3 * 4 + 2 * 1))
+
+
+class Crowded(AbstractContextManager[None]):
+    """A turn before and after which others write as well."""
+
+    def __init__(self, cache: SampleCache) -> None:
+        self._cache, self._others = cache, iter([30, 31])
+
+    def __enter__(self) -> None:
+        self._cache.put(next(self._others), bytes(500))
+
+    def __exit__(self, *_: object) -> None:
+        self._cache.put(next(self._others), bytes(500))
+
+
+def test_what_others_write_is_not_counted() -> None:
+    cache, meter, order = Listened(10 * BUDGET, LRU(SAMPLES)), MeterReading(1), np.arange(4)
+    fetcher = Fetcher(order, 4, DATA, cache, meter, None)
+    buffer, scratch = (np.empty(DATA.scratch_bytes(4), np.uint8) for _ in range(2))
+    fetcher.fetch(0, buffer, scratch, Crowded(cache))
+    counted = meter.result(cache.stats)
+    assert (counted.step_written, counted.written_samples) == ([4], 6)
+    assert counted.step_written_bytes == [DATA.size_bytes[:4].sum()]
 
 
 def test_weights_go_with_their_accesses_and_count() -> None:

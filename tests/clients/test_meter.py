@@ -57,7 +57,8 @@ def test_what_is_trained_says_how_many_samples_that_is_worth() -> None:
 
 def test_skipped_and_refused_samples_are_counted_by_themselves() -> None:
     meter = MeterReading(4)
-    meter.skipped(1, 2)
+    meter.skipped(1, 1)
+    meter.skipped(1, 1)
     meter.skipped(3, 1)
     meter.refused(3, 8)
     assert meter.all_skipped == 3

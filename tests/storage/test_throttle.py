@@ -111,7 +111,7 @@ def test_lateness_is_made_good_up_to_a_hundredth_of_a_second() -> None:
         assert clock.time_s == pytest.approx(late_at_s + reads * ONE_S - 0.01, abs=1e-9)
 
 
-@pytest.mark.parametrize("idle_s", [1 / 1024, 1 / 8, 64.0])
+@pytest.mark.parametrize("idle_s", [1 / 256, 1 / 8, 64.0])
 def test_time_in_which_nobody_reads_is_lost(idle_s: float) -> None:
     slow, _, clock = throttled()
     for _ in range(3):
@@ -119,6 +119,24 @@ def test_time_in_which_nobody_reads_is_lost(idle_s: float) -> None:
         began_s = clock.time_s
         read(slow, 0)
         assert clock.time_s == began_s + ONE_S
+
+
+def test_getting_from_one_read_to_the_next_is_no_idle_time() -> None:
+    slow, _, clock = throttled(oversleeps_s=1 / 1024)
+    for reads in range(1, 51):
+        read(slow, 0)
+        assert clock.time_s == 100 + reads * ONE_S + 1 / 1024
+        clock.time_s += 1 / 1024
+
+
+def test_but_it_is_for_reads_that_take_no_longer_themselves() -> None:
+    clock = FakeClock()
+    tier = Tier(1 / 128, 1e99, 0.0, 1e99)
+    fast = ThrottledOrigin(BusyOrigin(clock), tier, np.zeros(SAMPLES, np.int64), clock)
+    for reads in range(1, 51):
+        read(fast, 0)
+        assert clock.time_s == 100 + reads / 128 + (reads - 1) / 1024
+        clock.time_s += 1 / 1024
 
 
 def test_reads_queue_up_in_the_order_they_were_asked_for() -> None:

@@ -13,10 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedio.config import Arm, Spec
 from fedio.errors import InputError
 from strategies.fleet import Fleet
 from strategies.selector import Cohort, NoFeasibleClient, Reasons, Selector, State, View
 from strategies.selectors import SELECTORS
+from strategies.server_app import selector_of
 
 ViewOf = Callable[..., View]
 EVERY = [
@@ -344,3 +346,17 @@ def test_a_selector_that_chooses_wrongly_is_named(
         Chooses(cohort).select(view_of(9, 3), {}, np.random.default_rng(0))
     with pytest.raises(InputError, match="gave a list, not a Cohort"):
         Chooses([1, 2, 3]).select(view_of(9, 3), {}, np.random.default_rng(0))  # type: ignore[arg-type]
+
+
+def test_whoever_says_so_names_the_next_and_nobody_else_does(
+    selector: Selector, view_of: ViewOf
+) -> None:
+    view = replace(view_of(40, 5), staging=True)
+    assert (len(select(selector, view).next) > 0) == selector.names_next
+
+
+def test_clients_cannot_stage_for_a_selector_that_names_nobody() -> None:
+    assert selector_of(Arm(selector=Spec(name="uniform"), staging=True)).names_next
+    assert not selector_of(Arm(selector=Spec(name="oort"))).names_next
+    with pytest.raises(InputError, match="selector 'oort' does not say who trains next"):
+        selector_of(Arm(selector=Spec(name="oort"), staging=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -210,9 +210,14 @@ def probe(options: argparse.Namespace) -> None:
         raise InputError(f"--out and --json are both {options.out}; name another file")
     _check_file(options.json)
     _check_file(options.out)
-    found = probes.probe(
-        wanted_of(options), lambda text: progress_console.print(text, soft_wrap=True)
-    )
+
+    def say(text: str) -> None:
+        progress_console.print(text, soft_wrap=True)
+
+    if options.verify:
+        _verify(options, say)
+        return
+    found = probes.probe(wanted_of(options), say)
     probes.print_probe(out_console, found)
     profile = probes.to_toml(found.profile)
     if options.out:
@@ -221,6 +226,15 @@ def probe(options: argparse.Namespace) -> None:
     else:
         out_console.print(f"\nProfile, which --out FILE.toml writes:\n{profile}", soft_wrap=True)
     _write_json(options.json, {"schema": 1, "path": str(options.folder), **found.to_dict()})
+
+
+def _verify(options: argparse.Namespace, say: Callable[[str], None]) -> None:
+    """Compare the virtual clock with this machine."""
+    if options.out:
+        raise InputError("--verify writes no profile: leave --out away")
+    found = probes.verify(options.folder, probes.Amount(), say)
+    probes.print_verification(out_console, found)
+    _write_json(options.json, {**found, "path": str(options.folder)})
 
 
 def list_names(options: argparse.Namespace) -> None:

@@ -7,13 +7,17 @@ feed it expected ones. Nothing else computes seconds; the storage formula itself
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from fedio.contention import Contended, contended
 from fedio.overlap import finish_alike_s, finish_s
-from fedio.profiles import Speeds
+from fedio.profiles import MOST_SLOWDOWN, Speeds
+
+_LONGEST_S = 1e100
+"""Whoever claims to take longer is not worth working out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +92,51 @@ def phases(work: Work, speeds: Speeds) -> Phases:
     write_s = each.cache.write_s(work.writes, work.written_bytes)
     decode_s = each.decode_s(work.decodes, work.decoded_bytes)
     step_s = work.samples * each.compute_s + (work.samples > 0) * each.step_s
-    compute_s = _total(step_s, work.steps)
-    local_s = _local_s(work, origin_s + cache_s + write_s, decode_s, step_s)
+    local = _local(work, origin_s + cache_s + write_s, decode_s, step_s, speeds.slowdown)
+    stall_s = local.finished_s - local.compute_s
     return Phases(
         download_s=work.download_bytes / speeds.download_bytes_per_s,
         origin_s=_total(origin_s, work.steps),
         cache_s=_total(cache_s, work.steps),
-        decode_s=_total(decode_s, work.steps),
+        decode_s=local.decode_s,
         write_s=_total(write_s, work.steps),
         # Sums in another order differ in the last bit, and training without an end has no stall.
-        stall_s=np.where(local_s <= compute_s, 0.0, local_s - compute_s),
-        compute_s=compute_s,
+        stall_s=np.where(local.finished_s <= local.compute_s, 0.0, stall_s),
+        compute_s=local.compute_s,
         upload_s=work.upload_bytes / speeds.upload_bytes_per_s,
     )
 
 
-def _local_s(
-    work: Work, storage_s: np.ndarray, decode_s: np.ndarray, compute_s: np.ndarray
-) -> np.ndarray:
-    """Return the seconds from the first read to the end of the last step, [n]."""
+def _local(
+    work: Work,
+    storage_s: np.ndarray,
+    decode_s: np.ndarray,
+    compute_s: np.ndarray,
+    slowdown: np.ndarray,
+) -> Contended:
+    """Return what the device takes, from the first read to the end of the last step."""
     storage_s, decode_s, compute_s = np.broadcast_arrays(storage_s, decode_s, compute_s)
-    ahead = work.depth, work.readers
+    depth, readers, steps = work.depth, work.readers, work.steps
     if storage_s.shape[1] != 1:
-        return finish_s(storage_s, decode_s, compute_s, *ahead)
-    return finish_alike_s(work.steps, storage_s[:, 0], decode_s[:, 0], compute_s[:, 0], *ahead)
+        finished_s = finish_s(storage_s, decode_s, compute_s, depth, readers)
+    else:
+        one = storage_s[:, 0], decode_s[:, 0], compute_s[:, 0]
+        finished_s = finish_alike_s(steps, *one, depth, readers)
+    plain = Contended(finished_s, _total(decode_s, steps), _total(compute_s, steps))
+    slowed = (slowdown > 1) & (depth >= 2) & (finished_s < _LONGEST_S)
+    if not slowed.any():
+        return plain
+    by_step = len(finished_s), steps
+    found = contended(
+        np.broadcast_to(storage_s, by_step)[slowed],
+        np.broadcast_to(decode_s, by_step)[slowed],
+        np.broadcast_to(compute_s, by_step)[slowed],
+        np.minimum(depth[slowed], steps).astype(np.int64),
+        np.minimum(slowdown[slowed], MOST_SLOWDOWN),
+    )
+    for total, part in zip(plain, found, strict=True):
+        total[slowed] = part
+    return plain
 
 
 def _total(seconds: np.ndarray, steps: int) -> np.ndarray:
@@ -184,7 +209,8 @@ def expected_work(
 def io_to_compute(steps: int, batch_size: int, samples: Samples, speeds: Speeds) -> float:
     """Return an experiment's I/O : compute: fleet sums of cold (origin + decode) over compute."""
     nobody_hits = np.zeros(len(samples.size_bytes))
-    cold = phases(expected_work(steps, batch_size, nobody_hits, samples, 0.0, speeds), speeds)
+    in_turns = replace(speeds, depth=np.ones_like(speeds.depth))
+    cold = phases(expected_work(steps, batch_size, nobody_hits, samples, 0.0, in_turns), in_turns)
     return float(np.sum(cold.io_s) / np.sum(cold.compute_s))
 
 

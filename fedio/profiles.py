@@ -31,6 +31,9 @@ class StorageFigures(BaseModel):
     write_bytes_per_s: float = Field(gt=0)
 
 
+MOST_SLOWDOWN = 100.0
+
+
 class DecodeFigures(BaseModel):
     """What decoding an image costs: seconds each, and its encoded bytes per second."""
 
@@ -53,6 +56,7 @@ class PrefetchFigures(BaseModel):
     """How far reading may run ahead of training.
 
     That many readers, that many batches read or trained at a time, and that share of the memory.
+    While a batch is decoded and another trained, both take `slowdown` times as long.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,6 +64,7 @@ class PrefetchFigures(BaseModel):
     readers: int = Field(default=1, ge=1, le=64)
     batches: int = Field(default=4, ge=1, le=1024)
     memory_share: float = Field(default=0.25, gt=0, le=1)
+    slowdown: float = Field(default=1.0, ge=1, le=MOST_SLOWDOWN)
 
 
 class Profile(BaseModel):
@@ -100,7 +105,8 @@ class Speeds:
     `compute_s` and `step_s` are seconds of training per sample and per step of the timing model.
     Decoding takes `decode_sample_s` an image and `decode_bytes_per_s` of its encoded bytes.
     `buffer_bytes` is what may be read ahead, by `readers` readers, `depth` batches at most, the one
-    in training included: with a depth of 1 reading and training take turns.
+    in training included: with a depth of 1 reading and training take turns. Decoding and training
+    take `slowdown` times as long while both go on.
     """
 
     compute_s: np.ndarray
@@ -110,6 +116,7 @@ class Speeds:
     readers: np.ndarray
     depth: np.ndarray
     buffer_bytes: np.ndarray
+    slowdown: np.ndarray
     download_bytes_per_s: np.ndarray
     upload_bytes_per_s: np.ndarray
     memory_bytes: np.ndarray
@@ -230,6 +237,7 @@ def draw_fleet(
         readers=column("prefetch.readers"),
         depth=column("prefetch.batches"),
         buffer_bytes=column("memory_bytes") * column("prefetch.memory_share"),
+        slowdown=column("prefetch.slowdown"),
         download_bytes_per_s=column("download_bytes_per_s") * network,
         upload_bytes_per_s=column("upload_bytes_per_s") * network,
         memory_bytes=column("memory_bytes"),

@@ -189,6 +189,7 @@ class ProfileClaims:
     readers: float
     depth: float
     buffer_bytes: float
+    slowdown: float
     download_bytes_per_s: float
     upload_bytes_per_s: float
     memory_bytes: float

@@ -17,11 +17,15 @@ from experiments.probe.points import Points
 from experiments.probe.profile import to_toml
 from experiments.probe.run import Probed, probe
 from experiments.probe.scratch_folder import scratch
+from experiments.probe.slowdown import measure_slowdown
 from experiments.probe.table import print_probe
 from experiments.probe.training import measure_training, trainer_of
+from experiments.probe.verification import Amount, verify
+from experiments.probe.verification_table import print_verification
 from experiments.probe.wanted import Wanted
 
 __all__ = [
+    "Amount",
     "Fit",
     "Points",
     "Probed",
@@ -31,11 +35,14 @@ __all__ = [
     "measure_decoding",
     "measure_inference",
     "measure_reads",
+    "measure_slowdown",
     "measure_training",
     "measure_writes",
     "print_probe",
+    "print_verification",
     "probe",
     "scratch",
     "to_toml",
     "trainer_of",
+    "verify",
 ]

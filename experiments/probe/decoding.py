@@ -33,6 +33,11 @@ def measure_decoding(
     return in_turns(works, _IMAGES, rng)
 
 
+def decoding_of(side_px: int, shape: Shape, rng: np.random.Generator) -> Callable[[], object]:
+    """Return what decodes photos of that side length to `shape`."""
+    return _Decoding([_jpeg(side_px, rng) for _ in range(_IMAGES)], shape)
+
+
 class _Decoding:
     """Decodes the same images each time it is called."""
 

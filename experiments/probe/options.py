@@ -53,6 +53,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             metavar="BYTES",
             help="a second: assumed, the network is not measured (5e6)",
         )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare what the virtual clock says with what participations take here",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE.toml", help="write the profile there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
 

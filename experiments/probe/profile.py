@@ -17,7 +17,7 @@ from clients.accelerator import find_accelerator
 from experiments.probe.fitting import Fit
 from experiments.probe.training import BATCH_SIZES
 from experiments.probe.wanted import Wanted
-from fedio.profiles import DecodeFigures, Profile, StorageFigures, TrainingFigures
+from fedio.profiles import DecodeFigures, PrefetchFigures, Profile, StorageFigures, TrainingFigures
 from storage.filesystem import file_system
 
 TRAINING = "training."
@@ -25,7 +25,12 @@ TRAINING = "training."
 
 
 def profile_of(
-    wanted: Wanted, fits: Mapping[str, Fit], inference_s: float, *, direct: bool
+    wanted: Wanted,
+    fits: Mapping[str, Fit],
+    inference_s: float,
+    slowdown: float,
+    *,
+    direct: bool,
 ) -> Profile:
     """Return the profile.
 
@@ -34,6 +39,7 @@ def profile_of(
         fits: by name: `origin.read`, `origin.write`, `cache.read`, `cache.write`, `decode` and
             `training.MODEL` of each model.
         inference_s: of MobileNet.
+        slowdown: of decoding and training while both go on, at least 1.
         direct: whether files were read past the page cache.
     """
     return Profile(
@@ -48,6 +54,7 @@ def profile_of(
         decode=DecodeFigures(
             sample_s=fits["decode"].latency_s, bytes_per_s=fits["decode"].bytes_per_s
         ),
+        prefetch=PrefetchFigures(slowdown=slowdown),
         training={
             model: TrainingFigures(
                 step_s=fits[TRAINING + model].latency_s, sample_s=fits[TRAINING + model].unit_s

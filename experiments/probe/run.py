@@ -24,6 +24,7 @@ from experiments.probe.points import Points
 from experiments.probe.profile import TRAINING, profile_of, to_dict
 from experiments.probe.rows import Measure, Row, row_of, rows_of
 from experiments.probe.scratch_folder import scratch
+from experiments.probe.slowdown import measure_slowdown
 from experiments.probe.training import measure_training, trainer_of
 from experiments.probe.wanted import Wanted
 from experiments.table import size as shown
@@ -92,7 +93,7 @@ def probe(wanted: Wanted, say: Say) -> Probed:
         measuring.cache(cache_folder, amount)
     measuring.training(trainers, wanted.shape)
     inference_s = measuring.inference(wanted.accelerator)
-    profile = profile_of(wanted, measuring.fits, inference_s, direct=direct)
+    profile = profile_of(wanted, measuring.fits, inference_s, measuring.slowdown, direct=direct)
     return Probed(measuring.rows, measuring.fits, measuring.notes, profile)
 
 
@@ -105,6 +106,7 @@ class _Probe:
     rows: list[Row] = field(default_factory=list)
     fits: dict[str, Fit] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    slowdown: float = 1.0
 
     def origin(self, folder: Path, amount: Amounts) -> bool:
         """Measure files in `folder`; returns whether they were read past the page cache."""
@@ -136,6 +138,13 @@ class _Probe:
             self.say(f"training {model}")
             points = measure_training(trainer, shape, self.rng)
             self._add(TRAINING + model, "s/step", points, of="batch")
+        factors = [measure_slowdown(trainer, shape, self.rng) for trainer in trainers.values()]
+        if factors:
+            self.slowdown = max(1.0, float(np.median(factors)))
+            self.notes.append(
+                "Decoding and training take "
+                f"{self.slowdown:.2f} times as long while both go on (prefetch.slowdown)."
+            )
 
     def inference(self, accelerator: str) -> float:
         """Measure MobileNet; returns the median in seconds."""

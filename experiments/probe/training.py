@@ -37,11 +37,16 @@ def measure_training(trainer: Trainer, shape: Shape, rng: np.random.Generator) -
 
     A point is one step; its size is the samples of the batch.
     """
-    arrays = trainer.arrays()
+    works: dict[float, Callable[[], object]] = {}
+    for size in BATCH_SIZES:
+        works[size] = training_of(trainer, size, shape, rng)
+    return in_turns(works, STEPS, rng)
 
-    def training(batch_size: int) -> Callable[[], object]:
-        images = rng.integers(0, 256, (batch_size, *shape), np.uint8)
-        batch = images, rng.integers(0, CLASSES, batch_size), None
-        return partial(trainer.train, arrays, [batch] * STEPS, _LR)
 
-    return in_turns({size: training(size) for size in BATCH_SIZES}, STEPS, rng)
+def training_of(
+    trainer: Trainer, batch_size: int, shape: Shape, rng: np.random.Generator
+) -> Callable[[], object]:
+    """Return what trains a participation of `STEPS` on a batch in memory, always from the start."""
+    images = rng.integers(0, 256, (batch_size, *shape), np.uint8)
+    batch = images, rng.integers(0, CLASSES, batch_size), None
+    return partial(trainer.train, trainer.arrays(), [batch] * STEPS, _LR)

@@ -8,6 +8,7 @@ which shows how far two runs of the same work are apart.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -22,13 +23,18 @@ from experiments.probe.cached import measure_cache
 from experiments.probe.decoding import measure_decoding
 from experiments.probe.files import measure_reads, measure_writes
 from experiments.probe.fitting import Fit, fit
+from experiments.probe.interrupts import ended_like_interrupts
 from experiments.probe.photo_files import write_photos
 from experiments.probe.points import Points
 from experiments.probe.profile import TRAINING, profile_of, to_toml
+from experiments.probe.scratch_folder import scratch
+from experiments.probe.slowdown import measure_slowdown
 from experiments.probe.training import measure_training, trainer_of
 from experiments.probe.wanted import Wanted
+from experiments.table import size as shown
 from fedio.config import Experiment
 from fedio.costs import Phases, phases
+from fedio.errors import InputError
 from fedio.profiles import Speeds, draw_fleet
 from storage import Origin, ThrottledOrigin, Tier
 from storage.direct import direct_io
@@ -39,6 +45,9 @@ PHASES = ("origin_s", "cache_s", "decode_s", "write_s", "stall_s", "compute_s", 
 MODEL, SIZE_PX = "cnn", 96
 PROBED_BYTES = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
 PROBED_SIDES_PX = (240, 480, 960, 1920)
+INFERENCE_S = 0.01
+"""MobileNet is not timed: the network itself is."""
+
 STEPS, BATCH = 8, 24
 SAMPLES_EACH, CACHE_SHARE = 200, 0.3
 ROUNDS = 3
@@ -93,6 +102,7 @@ class Probing:
     folder: Path
     rng: np.random.Generator
     points: dict[str, list[Points]] = field(default_factory=dict)
+    factors: list[float] = field(default_factory=list)
 
     def slice(self, cycle: int, files: int) -> None:
         """Measure a little of everything."""
@@ -108,6 +118,7 @@ class Probing:
         self._add("decode", measure_decoding(shape, self.rng, PROBED_SIDES_PX))
         trainer = trainer_of(MODEL, shape, "cpu", self.rng)
         self._add(TRAINING + MODEL, measure_training(trainer, shape, self.rng))
+        self.factors += measure_slowdown(trainer, shape, self.rng)
 
     def fits(self) -> dict[str, Fit]:
         """Return the lines through all slices."""
@@ -117,14 +128,28 @@ class Probing:
         self.points.setdefault(name, []).append(points)
 
 
-def verify(folder: Path, amount: Amount, say: Callable[[str], None]) -> dict[str, Any]:
-    """Probe and train in turns under `folder`; returns errors by case and phase, as plain data.
+def verify(path: Path, amount: Amount, say: Callable[[str], None]) -> dict[str, Any]:
+    """Probe and train in turns; returns errors by case, arm and phase, as plain data.
 
     Args:
-        folder: an empty one on the storage in question; it is left full.
+        path: a folder on the storage in question; all is done in one of its own there.
         amount: how much to do.
         say: is told what is being done.
+
+    Raises:
+        InputError: the folder cannot be written to, or has no room.
     """
+    with ended_like_interrupts(), scratch(path) as folder:
+        free_bytes = shutil.disk_usage(folder).free
+        if free_bytes < 2 * amount.photo_bytes:
+            raise InputError(
+                f"{path} has {shown(free_bytes)} free, and {shown(2 * amount.photo_bytes)} are "
+                "needed; name a folder with more room"
+            )
+        return _verify(folder, amount, say)
+
+
+def _verify(folder: Path, amount: Amount, say: Callable[[str], None]) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     files = write_photos(folder / "photos", amount.photo_bytes, rng, say)
     probing = Probing(folder, rng)
@@ -139,12 +164,15 @@ def verify(folder: Path, amount: Amount, say: Callable[[str], None]) -> dict[str
     wanted = Wanted(folder, folder, (MODEL,), PROBED_BYTES, shape=(3, SIZE_PX, SIZE_PX))
     fits = probing.fits()
     profile = folder / "probed.toml"
-    profile.write_text(to_toml(profile_of(wanted, fits, 0.01, direct=direct)))
+    slowdown = max(1.0, float(np.median(probing.factors)))
+    probed = profile_of(wanted, fits, INFERENCE_S, slowdown, direct=direct)
+    profile.write_text(to_toml(probed))
     speeds = {case: _speeds(profile, case) for case in CASES}
     runs = [_run(case, arm, twice, speeds[case]) for case, arm, twice in done]
     return {
         "schema": 1,
         "direct_io": direct,
+        "slowdown": slowdown,
         "fits": {name: line.to_dict() for name, line in fits.items()},
         "rows": [
             _row(runs, case, arm, phase)

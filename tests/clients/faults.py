@@ -42,7 +42,7 @@ class Faulty(Origin):
         self.asked.append(samples.tolist())
         if number == self.hangs_at:
             self.hanging.set()
-            self.released.wait()
+            self.released.wait(120)
         if number >= self.gone_after:
             raise OriginError("nobody is there")
         for sample in self.asked[-1]:

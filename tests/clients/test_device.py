@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from flwr.app import ArrayRecord
 from clients.central import Central
 from clients.datapath import Ahead
 from clients.device import Device, Host, oort_utility
+from clients.feed import Batch
+from clients.trainer import Trained, Trainer
 from fedio.config import Experiment
 from fedio.runs import hash_arrays
-from storage import POLICIES
+from storage import POLICIES, SampleCache
 from tests.clients.participations import state_of, threads_of_ours
 
 Small = Callable[..., Experiment]
@@ -151,6 +154,45 @@ def test_threads_make_no_difference(
     assert (done.meter.depth, done.meter.readers) == (5, 3)
     assert done.meter.hits > 0
     assert not threads_of_ours()
+
+
+def test_policy_and_trainer_hear_what_the_sampler_says(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[np.ndarray] = []
+    weights: list[np.ndarray | None] = []
+    plan, train = SampleCache.plan, Trainer.train
+
+    def heard(cache: SampleCache, order: np.ndarray) -> None:
+        planned.append(order.copy())
+        plan(cache, order)
+
+    def given(
+        trainer: Trainer, arrays: ArrayRecord, batches: Iterable[Batch], *rest: Any
+    ) -> Trained:
+        def each() -> Iterator[Batch]:
+            for batch in batches:
+                weights.append(batch[2])
+                yield batch
+
+        return train(trainer, arrays, each(), *rest)
+
+    monkeypatch.setattr(SampleCache, "plan", heard)
+    monkeypatch.setattr(Trainer, "train", given)
+    experiment = small(arms={"a": {"sampler": "unbiased", "policy": "next_use"}})
+    device = Host(experiment, tmp_path).device(1)
+    arrays = Central(experiment).initial_arrays
+    device.train(arrays, 1, local_steps=3)
+    with device._cache.newest() as cache:
+        sampler, order = device._order(cache, None, 2, 3)
+    planned.clear()
+    weights.clear()
+    device.train(arrays, 2, local_steps=3)
+    assert [one.tolist() for one in planned] == [order.tolist()]
+    expected = sampler.checked_weights(order)
+    assert expected is not None
+    assert len(set(expected.tolist())) == 2
+    np.testing.assert_array_equal(np.concatenate([w for w in weights if w is not None]), expected)
 
 
 def test_reading_runs_ahead_as_far_as_memory_and_the_arm_allow(

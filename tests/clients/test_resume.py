@@ -18,7 +18,7 @@ from clients.staging import Kept, Limits
 from clients.trainer import Trained, Trainer
 from fedio.config import Experiment
 from fedio.runs import hash_arrays
-from storage import LRU, MemoryStore, Read, SampleCache
+from storage import LRU, MemoryStore, Read, SampleCache, StoreFull
 from tests.clients.participations import state_of, threads_of_ours
 
 Small = Callable[..., Experiment]
@@ -119,6 +119,27 @@ def test_a_participation_that_was_killed_is_trained_as_if_it_had_not_been(
         host.close()
     assert results[0] == results[1]
     assert done.meter.hits > 0
+
+
+def test_what_finds_no_room_any_more_stays_lost(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = experiment_of(small, "lmdb", policy="lru")
+    host, arrays = Host(experiment, tmp_path), Central(experiment).initial_arrays
+    host.device(0).train(arrays, 1, STEPS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train", killed_after(EPOCH))
+        with pytest.raises(Killed):
+            host.device(0).train(arrays, 2, STEPS)
+
+    def full(*_: object) -> None:
+        raise StoreFull("the disk is full")
+
+    monkeypatch.setattr(SampleCache, "refill", full)
+    done = host.device(0).train(arrays, 2, STEPS)
+    done.meter.check()
+    assert done.meter.trained_samples == 8 * STEPS
+    host.close()
 
 
 def test_killed_while_it_stages_or_after_it(

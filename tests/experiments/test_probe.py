@@ -411,7 +411,7 @@ def check_fits(found: dict[str, Any], profile: Profile) -> None:
 
 def test_a_run_is_timed_by_a_measured_profile(tiny_file: Path, tmp_path: Path) -> None:
     profile = profile_of(
-        Wanted(tmp_path, tmp_path, models=("mlp",)), lines("mlp"), 0.05, direct=True
+        Wanted(tmp_path, tmp_path, models=("mlp",)), lines("mlp"), 0.05, 1.0, direct=True
     )
     out, figures = tmp_path / "mine.toml", tmp_path / "figures.json"
     out.write_text(probes.to_toml(profile))
@@ -443,7 +443,7 @@ def test_a_profile_without_a_name_for_it_is_printed(
 def test_names_of_models_may_be_odd(tmp_path: Path) -> None:
     odd = 'my.nets:build "it"'
     wanted = Wanted(tmp_path, tmp_path, models=("mlp", odd), shape=(1, 28, 28))
-    profile = profile_of(wanted, lines("mlp", odd), 0.05, direct=False)
+    profile = profile_of(wanted, lines("mlp", odd), 0.05, 1.0, direct=False)
     file = tmp_path / "odd.toml"
     file.write_text(probes.to_toml(profile))
     assert load_profile(str(file)) == profile

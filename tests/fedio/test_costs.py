@@ -30,6 +30,7 @@ def device(clients: int = 1, **changes: float) -> Speeds:
         "readers": 1.0,
         "depth": 1.0,
         "buffer_bytes": 1e9,
+        "slowdown": 1.0,
         "download_bytes_per_s": 100.0,
         "upload_bytes_per_s": 50.0,
         "memory_bytes": 1e9,

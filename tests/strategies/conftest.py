@@ -19,6 +19,7 @@ ORDINARY = {
     "readers": 1.0,
     "depth": 1.0,
     "buffer_bytes": 1e9,
+    "slowdown": 1.0,
     "download_bytes_per_s": 1e6,
     "upload_bytes_per_s": 0.5e6,
     "memory_bytes": 4e9,

@@ -24,6 +24,7 @@ def profile(partition: int, **changes: float) -> ProfileClaims:
         "readers": 2,
         "depth": 4,
         "buffer_bytes": 1e9,
+        "slowdown": 1.0,
         "download_bytes_per_s": 1e6,
         "upload_bytes_per_s": 2e6,
         "memory_bytes": 4e9,

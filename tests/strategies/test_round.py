@@ -35,6 +35,7 @@ def five_devices() -> Speeds:
         readers=each(1.0),
         depth=each(9.0),
         buffer_bytes=each(1e9),
+        slowdown=each(1.0),
         download_bytes_per_s=each(48.0),
         upload_bytes_per_s=each(24.0),
         memory_bytes=each(1e9),

@@ -29,8 +29,8 @@ EVERY = [
     ("fedcase", {"base": "uniform", "share": 0.6}),
 ]
 CLAIMS = ("utility", "duration_s", "mean_size_bytes", "mean_cached_bytes", "decoded_share")
-SPEEDS = ("compute_s", "step_s", "decode_sample_s", "depth", "readers", "upload_bytes_per_s")
-SPEEDS += ("origin_read_bytes_per_s", "cache_read_bytes_per_s")
+SPEEDS = ("compute_s", "step_s", "decode_sample_s", "depth", "readers", "slowdown")
+SPEEDS += ("upload_bytes_per_s", "origin_read_bytes_per_s", "cache_read_bytes_per_s")
 REALS = (0.0, -0.0, 5e-324, 1e-9, 1.0, 2.0, 3.5, 1e12, 1.7e308, np.nan, np.inf, -np.inf, -1.0)
 WHOLES = (-1, 0, 1, 7, 200, 2**52)
 

@@ -122,6 +122,11 @@ READING_COLUMNS = (
         _differ("staging"),
     ),
     Column(
+        "each",
+        "what a participation takes, on average",
+        lambda row: seconds(row["participation_s"]),
+    ),
+    Column(
         "stall",
         "share of the participations' time in which training waited for data",
         lambda row: percent(row["stall_share"]),
@@ -134,6 +139,11 @@ STORAGE_COLUMNS = (
         "origin",
         "bytes read from the slow tier, over the whole run, for staging too",
         lambda row: size(row["origin_bytes"]),
+    ),
+    Column(
+        "held",
+        "samples in a client's cache at the end of a participation, on average",
+        lambda row: number(row["held_samples"]),
     ),
     Column(
         "hits",

@@ -101,6 +101,7 @@ def _storage_figures(run: Run) -> dict[str, float | None]:
     staged = [one for row in run.rounds for one in row.get("staged") or ()]
     staging = {key: sum(one[key] for one in staged) for key in ("origin_bytes", "written_bytes")}
     stalled_s = sum(stall_s(row) or 0.0 for row in run.clients)
+    done = sum(row.get("duration_s") is not None for row in run.clients)
     return {
         "hit_ratio": _ratio(total("hits"), total("requests")),
         "staged_ratio": _ratio(total("staged"), total("requests")),
@@ -110,6 +111,8 @@ def _storage_figures(run: Run) -> dict[str, float | None]:
         "effective_samples_per_round": per_round("effective_samples"),
         "skipped_samples": total("skipped") if tells(run, "skipped") else None,
         "stall_share": _ratio(stalled_s, total("duration_s")),
+        "participation_s": _ratio(total("duration_s"), done),
+        "held_samples": _ratio(total("resident_samples"), done),
         "origin_bytes": total("origin_bytes") + staging["origin_bytes"],
         "written_bytes": total("written_bytes") + staging["written_bytes"],
         "staging_origin_bytes": staging["origin_bytes"],

@@ -134,7 +134,7 @@ def test_a_participation_that_fails_changes_nothing(
     elif way == "hangs":
         if not twins.threads:
             return
-        monkeypatch.setattr(datapath, "STALL_LIMIT_S", 0.05)
+        monkeypatch.setattr(datapath, "STALL_LIMIT_S", 1.0)
         twins.origin.hangs_at, expected = reads + 2, StallError
     else:
         twins.origin.gone_after = reads + 2 * (way == "vanishes later")

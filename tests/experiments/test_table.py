@@ -234,7 +234,7 @@ def test_arms_that_differ_in_all_of_it_fit_eighty_columns(tmp_path: Path) -> Non
     counts: Row = {
         "requests": 100, "hits": 41, "staged": 11, "stall_s": 7.0, "skipped": 1234,
         "unique_samples": 1760, "effective_samples": 1650.0, "origin_bytes": 337 * 10**9,
-        "hit_bytes": 20 * 10**9, "written_bytes": 337 * 10**9,
+        "hit_bytes": 20 * 10**9, "written_bytes": 337 * 10**9, "resident_samples": 31.5,
     }  # fmt: skip
     turns = {"prefetch": False, "form": "prepared", "staging": True}
     runs = [
@@ -245,8 +245,8 @@ def test_arms_that_differ_in_all_of_it_fit_eighty_columns(tmp_path: Path) -> Non
     assert max(map(len, lines)) <= 80
     rows = [line.split() for line in lines]
     for cells in (
-        "in turn prepared yes 35.0%",
-        "337 GB 41.0% 11.0% 5.6% 337 GB",
+        "in turn prepared yes 20.0 s 35.0%",
+        "337 GB 31.50 41.0% 11.0% 5.6% 337 GB",
         "1,760 1,650 1,234 0.0% -",
     ):
         assert ["uniform+static", *cells.split()] in rows

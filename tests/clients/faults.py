@@ -25,7 +25,7 @@ class Faulty(Origin):
     """
 
     def __init__(self, origin: Origin) -> None:
-        self._origin = origin
+        self._origin, self._lock = origin, threading.Lock()
         self.asked: list[list[int]] = []
         self.failures: dict[int, float] = {}
         self.spoilt: dict[int, tuple[Spoil, float]] = {}
@@ -38,20 +38,22 @@ class Faulty(Origin):
         return self._origin.size_bytes
 
     def read(self, samples: np.ndarray, buffer: np.ndarray, at: int) -> np.ndarray:
-        number = len(self.asked)
-        self.asked.append(samples.tolist())
+        asked = samples.tolist()
+        with self._lock:  # what is no image is read again beside the others
+            number = len(self.asked)
+            self.asked.append(asked)
         if number == self.hangs_at:
             self.hanging.set()
             self.released.wait(120)
         if number >= self.gone_after:
             raise OriginError("nobody is there")
-        for sample in self.asked[-1]:
+        for sample in asked:
             if self.failures.get(sample, 0) > 0:
                 self.failures[sample] -= 1
                 raise OriginError(f"sample {sample} does not read")
         starts = self._origin.read(samples, buffer, at)
         lengths = self.size_bytes[samples]
-        for sample, start, length in zip(self.asked[-1], starts, lengths, strict=True):
+        for sample, start, length in zip(asked, starts, lengths, strict=True):
             spoil, times = self.spoilt.get(sample, (bytes, 0))
             if times > 0:
                 self.spoilt[sample] = spoil, times - 1

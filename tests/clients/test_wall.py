@@ -12,6 +12,7 @@ import pytest
 
 from clients.central import Central
 from clients.device import Host
+from clients.prepare import prepare
 from clients.wall import Busy
 from fedio.config import Experiment
 
@@ -26,7 +27,7 @@ def photos_of_100_kb(folder: Path, policy: str = "importance") -> Experiment:
         "median_side_px": 640,
         "max_side_px": 800,
         "sigma": 0.1,
-        "size": 64,
+        "size": 16,
     }
     return Experiment.model_validate(
         {
@@ -122,6 +123,8 @@ def memory_of_participations(data_folder: Path, home: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_stays_as_it_is(data_folder: Path, tmp_path: Path) -> None:
+    """That of the data path: the network is small, for what it takes comes and goes."""
+    prepare(photos_of_100_kb(data_folder))
     ran = subprocess.run(  # noqa: S603 - ours
         [sys.executable, "-c", MEMORY, str(ROOT), str(data_folder), str(tmp_path)],
         capture_output=True,

@@ -84,8 +84,8 @@ def test_threads_change_nothing(policy: str, sampler: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("sampler", ["uniform", "pads"])
+@pytest.mark.parametrize("policy", ["lru", "next_use", "experience", "icache"])
 def test_threads_change_nothing_at_any_depth(policy: str, sampler: str) -> None:
     assert_threads_change_nothing(policy, sampler, EVERYWHERE)
 

@@ -112,6 +112,7 @@ def test_shifts_of_one_round_reach_everybody_first(tiny: Tiny, tmp_path: Path) -
     assert {row["why"] for row in run.clients} == {"waited longest"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_copies_in_a_folder_of_ones_own_give_the_same_results_under_both_engines(
     tiny: Tiny, tmp_path: Path, engine: str

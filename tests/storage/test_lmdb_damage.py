@@ -376,6 +376,7 @@ TRIALS = 3000
 HANDFUL = 25
 
 
+@pytest.mark.slow
 def test_a_file_with_flipped_bits_is_refused_or_usable(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,7 +19,7 @@ Slow = Callable[[int, Origin, np.ndarray], Origin]
 """Puts something between a client (its partition) and its samples of declared sizes: a throttle."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClientData:
     """One client's samples, numbered 0..n-1.
 
@@ -41,18 +42,18 @@ class ClientData:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
+    @cached_property
     def image_bytes(self) -> int:
         """The bytes of a decoded sample in memory."""
         return int(np.prod(self.dataset.shape))
 
-    @property
+    @cached_property
     def is_converted(self) -> np.ndarray:
         """Which samples have another payload in the cache than at the origin, bool [n]."""
         decoded: np.ndarray = self.form.prepared & self.dataset.decoder.encoded
         return decoded
 
-    @property
+    @cached_property
     def cached_length_bytes(self) -> np.ndarray:
         """The length of each payload in the cache, int64 [n]."""
         return np.where(self.is_converted, self.image_bytes, self.origin.size_bytes)
@@ -60,7 +61,11 @@ class ClientData:
     def scratch_bytes(self, samples: int) -> int:
         """How much memory the payloads of so many samples may take, in both forms."""
         converted = self.image_bytes if self.form.some_prepared else 0
-        return samples * (int(self.origin.size_bytes.max(initial=1)) + converted)
+        return samples * (self._largest_bytes + converted)
+
+    @cached_property
+    def _largest_bytes(self) -> int:
+        return int(self.origin.size_bytes.max(initial=1))
 
 
 def client_data(

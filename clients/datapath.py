@@ -179,20 +179,20 @@ class DataPath:
         together = 1
         if not (self.learns or self._data.dataset.decoder.encoded):
             together = max(1, min(self._steps, AHEAD_BYTES // self._batch_images_bytes))
-        images = self._buffers.images(together, self._batch_images_bytes)
+        images = self._buffers.images(1, together * self._batch_images_bytes)
         scratches = self._buffers.scratches(1, self._scratch_bytes)
-        lent, scratch = [images.take() for _ in range(together)], scratches.take()
+        lent, scratch = images.take(), scratches.take()
+        buffers = lent[: together * self._batch_images_bytes].reshape(together, -1)
         try:
             for first in range(0, self._steps, together):
                 steps = range(first, min(first + together, self._steps))
                 yield from [
                     self._fetcher.fetch(step, buffer, scratch, self._decisions(step, nullcontext()))
-                    for step, buffer in zip(steps, lent, strict=False)
+                    for step, buffer in zip(steps, buffers, strict=False)
                 ]
         finally:
             scratches.give(scratch)
-            for buffer in lent:
-                images.give(buffer)
+            images.give(lent)
 
     @contextmanager
     def _decisions(self, step: int, turn: AbstractContextManager[object]) -> Iterator[None]:

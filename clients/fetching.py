@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,7 @@ from clients.client_data import ClientData
 from clients.loading import UNREADABLE, Loader, Payloads
 from clients.meter import MeterReading, StepCounts
 from clients.wall import Busy
-from storage import SampleCache
+from storage import Read, SampleCache
 from storage.errors import StoreFull
 
 logger = logging.getLogger(__name__)
@@ -69,7 +68,6 @@ class Fetcher:
         """
         self._order, self._batch_size, self._weights = order, batch_size, weights
         self._data, self._cache, self._meter = data, cache, meter
-        self._converted = data.is_converted
         self._loader = Loader(data)
         self.busy = Busy.none(-(-len(order) // batch_size))
 
@@ -102,40 +100,56 @@ class Fetcher:
         images = buffer[: len(wanted) * data.image_bytes].reshape(-1, *data.dataset.shape)
         origin_bytes = 0
         with turn:
-            written_before = cache.written
-            with self._timed("cache_s", step):
-                read = cache.read(wanted, scratch)
+            samples_before, bytes_before = cache.written
+            began_s = time.perf_counter()
+            read = cache.read(wanted, scratch)
+            _add_time(self.busy.cache_s, step, began_s)
             served = read.served
-            are_images = served & self._converted[read.samples]
-            payloads = Payloads(read.samples, read.starts, read.lengths, are_images)
-            if not served.all():
+            payloads = Payloads(read.samples, read.starts, read.lengths, self._are_images(read))
+            if np.count_nonzero(served) < len(served):
                 missed = np.flatnonzero(~served)
                 origin_bytes = self._bring(step, payloads, missed, scratch, read.used_bytes)
-            written = np.subtract(cache.written, written_before).tolist()
-        with self._timed("decode_s", step):
-            self._loader.decode(payloads, images, scratch)
+            samples_after, bytes_after = cache.written
+        began_s = time.perf_counter()
+        self._loader.decode(payloads, images, scratch)
+        _add_time(self.busy.decode_s, step, began_s)
+        written = samples_after - samples_before, bytes_after - bytes_before
         self._count(step, payloads, served, origin_bytes, written)
         return self._batch(step, payloads, images)
+
+    def _are_images(self, read: Read) -> np.ndarray:
+        """Return which payloads that were read are decoded already, bool[k]."""
+        if not self._data.form.some_prepared:
+            return np.zeros(len(read.samples), dtype=bool)
+        are_images: np.ndarray = read.served & self._data.is_converted[read.samples]
+        return are_images
 
     def _bring(
         self, step: int, payloads: Payloads, missed: np.ndarray, scratch: np.ndarray, at: int
     ) -> int:
         """Read the rows `missed` from the origin and offer them; returns the bytes that came."""
         data, samples = self._data, payloads.samples[missed]
-        with self._timed("origin_s", step):
-            starts = self._loader.from_origin(samples, scratch, at)
+        began_s = time.perf_counter()
+        starts, lengths = self._loader.from_origin(samples, scratch, at), data.origin.size_bytes
+        _add_time(self.busy.origin_s, step, began_s)
         payloads.starts, payloads.lengths = payloads.starts.copy(), payloads.lengths.copy()
-        payloads.starts[missed], payloads.lengths[missed] = starts, data.origin.size_bytes[samples]
-        converted = missed[self._converted[samples]]
-        if len(converted):
-            with self._timed("decode_s", step):
-                at += int(data.origin.size_bytes[samples].sum())
-                self._loader.convert(payloads, converted, scratch, at)
-        there = missed[payloads.starts[missed] != UNREADABLE]
+        payloads.starts[missed], payloads.lengths[missed] = starts, lengths[samples]
+        came = samples
+        if starts.min() == UNREADABLE:
+            payloads.is_whole, came = False, samples[starts != UNREADABLE]
+        if data.form.some_prepared:
+            began_s = time.perf_counter()
+            converted = missed[data.is_converted[samples]]
+            self._loader.convert(payloads, converted, scratch, at + int(lengths[samples].sum()))
+            _add_time(self.busy.decode_s, step, began_s)
+        there = missed
+        if not payloads.is_whole:
+            there = missed[payloads.starts[missed] != UNREADABLE]
         if len(there):
-            with self._timed("write_s", step):
-                self._offer(step, payloads, there, scratch)
-        return int(data.size_bytes[samples[starts != UNREADABLE]].sum())
+            began_s = time.perf_counter()
+            self._offer(step, payloads, there, scratch)
+            _add_time(self.busy.write_s, step, began_s)
+        return int(data.size_bytes[came].sum())
 
     def _offer(self, step: int, payloads: Payloads, rows: np.ndarray, scratch: np.ndarray) -> None:
         """Offer rows to the cache; without room for them training goes on all the same."""
@@ -153,19 +167,21 @@ class Fetcher:
         payloads: Payloads,
         served: np.ndarray,
         origin_bytes: int,
-        written: list[int],
+        written: tuple[int, int],
     ) -> None:
         """Count a step: who was served by the cache, and what else came or went."""
         data, samples = self._data, payloads.samples
-        there = payloads.starts != UNREADABLE
-        decoded = samples[there & ~(served & data.form.prepared[samples])]
+        decoded, lost, reads = samples, 0, int(np.count_nonzero(served))
+        if not payloads.is_whole or data.form.some_prepared:
+            there = payloads.starts != UNREADABLE
+            lost = len(there) - int(np.count_nonzero(there))
+            decoded = samples[there & ~(served & data.form.prepared[samples])]
         if not data.is_timed:
             decoded = decoded[:0]
-        reads, lost = int(np.count_nonzero(served)), samples[~there]
         counts = StepCounts(
-            samples=len(samples) - len(lost),
+            samples=len(samples) - lost,
             reads=reads,
-            hit_bytes=int(data.form.size_bytes[samples[served]].sum()),
+            hit_bytes=int(data.form.size_bytes[samples[served]].sum()) if reads else 0,
             misses=len(samples) - reads,
             origin_bytes=origin_bytes,
             decoded=len(decoded),
@@ -174,8 +190,8 @@ class Fetcher:
             written_bytes=written[1],
         )
         self._meter.step(step, counts)
-        if len(lost):
-            self._skip(step, len(lost))
+        if lost:
+            self._skip(step, lost)
 
     def _skip(self, step: int, samples: int) -> None:
         self._meter.skipped(step, samples)
@@ -187,9 +203,10 @@ class Fetcher:
 
     def _batch(self, step: int, payloads: Payloads, images: np.ndarray) -> Batch:
         """Return the batch of a step, without what is unreadable."""
-        samples, places = payloads.samples, np.arange(len(images)) + step * self._batch_size
-        there = payloads.starts != UNREADABLE
-        if not there.all():
+        first = step * self._batch_size
+        samples, places = payloads.samples, np.arange(first, first + len(images))
+        if not payloads.is_whole:
+            there = payloads.starts != UNREADABLE
             samples, places = samples[there], places[there]
             images[: len(samples)] = images[there]
         weights = None if self._weights is None else self._weights[places]
@@ -197,9 +214,7 @@ class Fetcher:
         labels = self._data.labels[samples]
         return Batch(samples, images[: len(samples)], labels, weights, places)
 
-    @contextmanager
-    def _timed(self, phase: str, step: int) -> Iterator[None]:
-        """Add what the block takes to the time that reading was busy."""
-        began = time.perf_counter()
-        yield
-        getattr(self.busy, phase)[step] += time.perf_counter() - began
+
+def _add_time(busy_s: np.ndarray, step: int, began_s: float) -> None:
+    """Add the time since then to what reading was busy with a step, float64 [steps]."""
+    busy_s[step] += time.perf_counter() - began_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from storage.layout import Layout
 FormName = Literal["encoded", "prepared", "best"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Form:
     """How each of a client's n samples is cached.
 
@@ -25,7 +26,7 @@ class Form:
     prepared: np.ndarray
     size_bytes: np.ndarray
 
-    @property
+    @cached_property
     def some_prepared(self) -> bool:
         """Whether any sample is cached prepared."""
         return bool(self.prepared.any())

@@ -30,12 +30,14 @@ class Payloads:
         starts: int64[k], UNREADABLE where there is none.
         lengths: int64[k].
         are_images: which are decoded already, bool[k].
+        is_whole: whether every one of them is there, so that nobody need look.
     """
 
     samples: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
     are_images: np.ndarray
+    is_whole: bool = True
 
 
 class Loader:
@@ -79,7 +81,7 @@ class Loader:
     def decode(self, payloads: Payloads, images: np.ndarray, scratch: np.ndarray) -> None:
         """Decode payloads into `images`, those that are images already copied."""
         dataset = self._data.dataset
-        if not dataset.decoder.encoded and not np.count_nonzero(payloads.starts == UNREADABLE):
+        if not dataset.decoder.encoded and payloads.is_whole:
             dataset.decode(scratch, payloads.starts, payloads.lengths, images)
             return
         for row, start in enumerate(payloads.starts.tolist()):
@@ -116,7 +118,7 @@ class Loader:
                 self.trouble = str(error)
             else:
                 return attempt
-        payloads.starts[row] = UNREADABLE
+        payloads.starts[row], payloads.is_whole = UNREADABLE, False
         return 0
 
 
@@ -127,6 +129,7 @@ def load_for_cache(
     lengths = data.origin.size_bytes[samples]
     starts = loader.from_origin(samples, scratch, 0)
     payloads = Payloads(samples, starts, lengths.copy(), np.zeros(len(samples), dtype=bool))
+    payloads.is_whole = starts.min(initial=0) != UNREADABLE
     converted = np.flatnonzero(data.is_converted[samples])
     loader.convert(payloads, converted, scratch, int(lengths.sum()))
     return payloads

@@ -80,7 +80,7 @@ class MeterReading:
             depth=self._depth,
             readers=self._readers,
             trained_samples=by_step.samples,
-            unique_samples=len(np.unique(trained)),
+            unique_samples=int(np.count_nonzero(np.bincount(trained))),
             effective_samples=effective_samples(trained, self._all_weights()),
             skipped=self.all_skipped,
             requests=cache.requests,

@@ -18,8 +18,7 @@ def effective_samples(order: np.ndarray, weights: np.ndarray | None) -> float:
 
     Source: the effective sample size of weights, Kish, Survey Sampling (1965).
     """
-    _, sample = np.unique(order, return_inverse=True)
-    of_sample = np.bincount(sample, weights).astype(np.float64)
+    of_sample = np.bincount(order, weights).astype(np.float64)
     largest = of_sample.max(initial=0.0)
     if not largest:
         return 0.0

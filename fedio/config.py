@@ -21,6 +21,7 @@ DEFAULT_CACHE_SHARE = 0.2
 
 Positive = Annotated[int, Field(gt=0, le=10**6)]
 Size = Annotated[float, Field(gt=0, le=1e15)]
+Seconds = Annotated[float, Field(gt=0)]
 ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$")]
 
 
@@ -138,15 +139,47 @@ class Timing(Section):
 
 
 class FleetMix(Section):
-    """The devices: shares of profiles, and the spread of speeds within a class."""
+    """The devices: shares of profiles, and the spread of speeds within a class.
+
+    `capacity` is a trace of measured devices (JSON, CSV or FedScale's pickle): with it compute and
+    network are theirs, and the profiles give storage and memory.
+    """
 
     profiles: dict[str, Annotated[float, Field(gt=0, le=1e9)]] = {"phone-mid": 1.0}
     spread: float = Field(default=0.0, ge=0, le=2)
+    capacity: str = ""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
         if not self.profiles:
             raise ValueError("needs at least one profile")
+        return self
+
+
+class Availability(Section):
+    """When devices are there: only then can they be selected, and only then do they work.
+
+    `trace`: as in a file (JSON, CSV or FedScale's pickle), which repeats when it is over.
+    `periodic`: for a `share` of every `period_s`, each device with a phase of its own. `random`:
+    stays and absences of random length (exponential), `stay_s` and `absence_s` on average. Who
+    leaves in mid-round aborts its work, or resumes it when it is back. Devices forecast how long
+    they will be there in the next `forecast_s`, and are right in a share of the cases.
+    """
+
+    kind: Literal["always", "trace", "periodic", "random"] = "always"
+    file: str = ""
+    period_s: float = Field(default=86_400.0, gt=0, le=1e9)
+    share: float = Field(default=0.5, gt=0, le=1)
+    stay_s: float = Field(default=3_600.0, gt=0, le=1e9)
+    absence_s: float = Field(default=3_600.0, gt=0, le=1e9)
+    on_leave: Literal["abort", "resume"] = "abort"
+    forecast_s: float = Field(default=3_600.0, gt=0, le=1e9)
+    forecast_accuracy: float = Field(default=0.9, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if (self.kind == "trace") != bool(self.file):
+            raise ValueError("kind = 'trace' goes with a file, and a file with it")
         return self
 
 
@@ -181,30 +214,55 @@ class Cache(Section):
 class Rounds(Section):
     """The server's rounds: K clients count, of a cohort that may be larger.
 
-    `deadline_s` is on the run's clock. The two timeouts are wall-clock seconds: to wait for all
-    nodes, and for a round's replies (without it, until all are there; a client that misses it has
-    failed, so in virtual time it makes the results depend on the machine).
+    A round that brings fewer than `minimum` usable replies leaves the model as it is, and so many
+    of them in a row end the run. `deadline_s` is on the run's clock: one figure, or pairs of the
+    first round that it holds for and the seconds. Clients that are late `finish` what they do, and
+    are busy until then, or are told to `cancel` it when the round ends.
+
+    The two timeouts are wall-clock seconds: to wait for all nodes, and for a round's replies
+    (without it, until all are there; a client that misses it has failed, so in virtual time it
+    makes the results depend on the machine).
     """
 
     rounds: Positive = 10
     cohort: Positive = 5
     over_commitment: float = Field(default=1.0, ge=1, le=1000)
-    deadline_s: float | None = Field(default=None, gt=0)
+    minimum: Positive = 1
+    deadline_s: Seconds | list[tuple[Positive, Seconds]] | None = None
+    late: Literal["finish", "cancel"] = "finish"
     empty_rounds: Positive = 5
     evaluate_every: Positive = 1
     reply_timeout_s: float | None = Field(default=None, gt=0)
     roster_timeout_s: float = Field(default=120.0, gt=0)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.minimum > self.cohort:
+            raise ValueError(f"minimum is {self.minimum}, more than the cohort of {self.cohort}")
+        if isinstance(self.deadline_s, list):
+            first = [server_round for server_round, _ in self.deadline_s]
+            if first != sorted(set(first)) or first[:1] != [1]:
+                raise ValueError("deadline_s: rounds must start at 1 and increase")
+        return self
+
+    def deadline_of(self, server_round: int) -> float | None:
+        """Return the deadline of a round in seconds from its start, if it has one."""
+        if not isinstance(self.deadline_s, list):
+            return self.deadline_s
+        return [seconds for first, seconds in self.deadline_s if first <= server_round][-1]
 
 
 class Engine(Section):
     """How a run is carried out; nothing here changes its results.
 
     Inline: that many workers, 0 is this process. Flower: that many Ray actors, 0 is one a core.
-    `record_trace` has the run leave a trace: all that its caches were asked for, in order.
+    `record_trace` has the run leave a trace: all that its caches were asked for, in order. With
+    `checkpoints` it can be resumed after each of its rounds.
     """
 
     workers: int = Field(default=0, ge=0)
     record_trace: bool = False
+    checkpoints: bool = True
 
 
 class Arm(Section):
@@ -213,8 +271,12 @@ class Arm(Section):
     `prefetch`: the next batches are read while one is trained. `form`: samples are cached
     `encoded`, as they are at the origin, `prepared`, as they are trained, or whichever is `best`:
     saves more seconds per byte of cache. `staging`: who is named for the next round fills its cache
-    while it is idle. `weighting` is how replies are averaged: by each client's number of samples,
-    or all alike.
+    while it is idle.
+
+    `aggregation` is what becomes of the replies; `weighting` is how they are averaged: by each
+    client's number of samples, or all alike. `local_work`: each client of a cohort takes as many
+    steps, or as many as let them finish `together`, by what they claim. With `fednova` an update
+    counts per step, so that who takes more of them does not draw the model its way.
     """
 
     selector: PluginSpec = Spec(name="uniform")
@@ -223,7 +285,10 @@ class Arm(Section):
     prefetch: bool = True
     form: Literal["encoded", "prepared", "best"] = "encoded"
     staging: bool = False
+    aggregation: PluginSpec = Spec(name="fedavg")
     weighting: Literal["samples", "equal"] = "samples"
+    local_work: Literal["equal", "together"] = "equal"
+    normalisation: Literal["none", "fednova"] = "none"
     kind: Literal["arm", "bound", "control"] = "arm"
 
 
@@ -250,6 +315,7 @@ class Experiment(Section):
     training: Training = Training()
     timing: Timing = Timing()
     fleet: FleetMix = FleetMix()
+    availability: Availability = Availability()
     cache: Cache = Cache()
     rounds: Rounds = Rounds()
     engine: Engine = Engine()

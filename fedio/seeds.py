@@ -17,6 +17,8 @@ class Purpose(IntEnum):
     SELECTION = 5
     SIZES = 6
     NODES = 7
+    AVAILABILITY = 8
+    CAPACITY = 9
 
 
 def rng(seed: int, purpose: Purpose, client: int = 0, server_round: int = 0) -> np.random.Generator:

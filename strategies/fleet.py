@@ -49,6 +49,11 @@ class Fleet:
         selected_round: the last round it was selected in; 0 is never.
         times_selected, times_trained, failures: selections, aggregated replies, failures.
         busy_until_s: when its work ends on the virtual clock; 0 is idle from the start.
+        available: whether it is there now, bool.
+        fits: whether it can hold what it is to train, bool; see `strategies.capacity`.
+
+    Attributes that clients claim, and renew whenever they are there:
+        available_later: share of a window to come that it expects to be there for; NaN is unknown.
     """
 
     samples: np.ndarray
@@ -70,6 +75,9 @@ class Fleet:
     times_trained: np.ndarray
     failures: np.ndarray
     busy_until_s: np.ndarray
+    available: np.ndarray
+    fits: np.ndarray
+    available_later: np.ndarray
 
     @classmethod
     def unknown(cls, clients: int) -> Self:
@@ -101,6 +109,9 @@ class Fleet:
             times_trained=whole(0),
             failures=whole(0),
             busy_until_s=real(0.0),
+            available=np.ones(clients, dtype=np.bool_),
+            fits=np.ones(clients, dtype=np.bool_),
+            available_later=real(np.nan),
         )
 
     def __len__(self) -> int:
@@ -117,8 +128,20 @@ class Fleet:
         return ages
 
     def feasible(self, now_s: float) -> np.ndarray:
-        """Return which clients can start at `now_s`: idle, and known to have samples."""
-        return (self.busy_until_s <= now_s) & (self.samples > 0)
+        """Return which clients can start at `now_s`: idle, there, and fit to train."""
+        return (self.busy_until_s <= now_s) & self.available & self.known
+
+    @property
+    def known(self) -> np.ndarray:
+        """Which clients are known to have samples, and fit to train them: bool [clients]."""
+        known: np.ndarray = (self.samples > 0) & self.fits
+        return known
+
+    @property
+    def resident_share(self) -> np.ndarray:
+        """The share of its samples that each client claims to hold, 0 to 1, float64 [clients]."""
+        share: np.ndarray = np.clip(self.resident_samples / np.maximum(self.samples, 1), 0.0, 1.0)
+        return share
 
     def mean_samples(self, clients: np.ndarray | slice = slice(None)) -> Samples:
         """Return what the samples of `clients` are like, as they claim."""

@@ -193,7 +193,11 @@ class Scheduled(Strategy):
         start_s, rounds = self._timeline.now_s, self._experiment.rounds
         unusable = {c: problem.meter for c, problem in problems.items() if problem.meter}
         actual, arrivals_s, outcome = self._timeline.play(
-            reports, unusable, opened.view.model_bytes, rounds.cohort, rounds.deadline_s
+            reports,
+            unusable,
+            opened.view.model_bytes,
+            rounds.cohort,
+            rounds.deadline_of(server_round),
         )
         if self._stager is not None:
             meters = {report.client: report.meter for report in reports} | unusable
@@ -281,6 +285,7 @@ class Scheduled(Strategy):
             batch_size=training.batch_size,
             model_bytes=float(sum(len(array.data) for array in arrays.values())),
             staging=self._experiment.chosen.staging,
+            sampler=self._experiment.chosen.sampler.name,
         )
 
     def _stage(self, grid: Grid, timeout_s: float | None) -> None:

@@ -28,12 +28,13 @@ class View:
         fleet: the table of all N clients, read-only.
         round: the round, counted from 1.
         now_s: the virtual clock.
-        feasible: bool [N], who can be selected: idle and known.
+        feasible: bool [N], who can be selected: idle, there, and fit to train.
         wanted: K, how many replies will count.
         count: clients to select, over-commitment included.
         local_steps, batch_size: S and B of the work that is asked for.
         model_bytes: what a client downloads, and uploads.
         staging: whether clients that are named for the next round prepare for it.
+        sampler: the name of what orders a participation's samples, on which its hits depend.
 
     Raises:
         ValueError: a shape or a number is impossible.
@@ -49,6 +50,7 @@ class View:
     batch_size: int
     model_bytes: float
     staging: bool = False
+    sampler: str = "uniform"
 
     def __post_init__(self) -> None:
         if self.feasible.shape != (len(self.fleet),) or self.feasible.dtype != np.bool_:
@@ -119,10 +121,14 @@ class Cohort:
         left[positions] = False
         drawable = np.zeros(len(pool), dtype=np.bool_)
         drawable[considered] = True
-        busy = ~view.feasible & (view.fleet.busy_until_s > view.now_s)
+        fleet, out = view.fleet, ~view.feasible
+        busy = out & fleet.known & (fleet.busy_until_s > view.now_s)
+        away = out & fleet.known & ~fleet.available & ~busy
         rest = {
             "busy": np.count_nonzero(busy),
-            "unavailable": np.count_nonzero(~view.feasible & ~busy),
+            "away": np.count_nonzero(away),
+            "does not fit": np.count_nonzero(out & ~fleet.fits),
+            "unavailable": np.count_nonzero(out & fleet.fits & ~busy & ~away),
             "excluded": np.count_nonzero(view.feasible) - len(pool),
             "lower score": np.count_nonzero(left & ~drawable),
             "not drawn": np.count_nonzero(left & drawable),
@@ -167,7 +173,7 @@ class Selector(ABC):
             return Cohort.of(view, candidates, {}, np.arange(len(candidates)), {}), state
         if not len(candidates):
             raise NoFeasibleClient(
-                f"round {view.round}: none of {len(view.fleet)} clients is idle and known"
+                f"round {view.round}: none of {len(view.fleet)} clients is idle, there and fit"
             )
         cohort, state = self.choose(view, candidates, state, rng)
         self._check(cohort, view, candidates)
@@ -212,6 +218,6 @@ def _wrong_next(named: np.ndarray, fleet: Fleet) -> str | None:
         return "clients for the next round that are not int64 [k], distinct and ascending"
     if len(named) and (named[0] < 0 or named[-1] >= len(fleet)):
         return "clients for the next round that do not exist"
-    if not (fleet.samples[named] > 0).all():
+    if not fleet.known[named].all():
         return "clients for the next round that are not known"
     return None

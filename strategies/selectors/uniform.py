@@ -37,7 +37,7 @@ class Uniform(Selector):
         cohort = Cohort.of(view, candidates, {"named": named, "drawn": drawn}, everyone, {})
         if not view.staging:
             return cohort, dict(state)
-        known = np.flatnonzero(view.fleet.samples > 0)
+        known = np.flatnonzero(view.fleet.known)
         count = min(view.count, len(known))
         ahead = np.sort(rng.choice(known, count, replace=False, shuffle=False))
         return replace(cohort, next=ahead), {"named": ahead}

@@ -129,7 +129,8 @@ class Fleet:
 
     def feasible(self, now_s: float) -> np.ndarray:
         """Return which clients can start at `now_s`: idle, there, and fit to train."""
-        return (self.busy_until_s <= now_s) & self.available & self.known
+        idle: np.ndarray = self.busy_until_s <= now_s
+        return idle & self.available & self.known
 
     @property
     def known(self) -> np.ndarray:

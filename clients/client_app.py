@@ -33,6 +33,7 @@ from fedio.protocol import (
 )
 
 FAILED = 2
+PROXIMAL_MU = "proximal-mu"  # Flower's FedProx writes this key into the config record
 
 
 def report_failure(
@@ -80,7 +81,10 @@ def train(message: Message, context: Context) -> Message:
     """Train the model that came with the message."""
     config = _config(message)
     done = _device(context).train(
-        _arrays(message), _whole(config, SERVER_ROUND), _whole(config, LOCAL_STEPS)
+        _arrays(message),
+        _whole(config, SERVER_ROUND),
+        _whole(config, LOCAL_STEPS),
+        _number(config, PROXIMAL_MU) if PROXIMAL_MU in config else 0.0,
     )
     metrics = MetricRecord({NUM_EXAMPLES: done.samples, ONE: 1, TRAIN_LOSS: done.train_loss})
     content: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {

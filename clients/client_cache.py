@@ -23,6 +23,7 @@ from storage.policies import POLICIES
 
 logger = logging.getLogger(__name__)
 
+STATES_FILE = "states"
 REFILLED_AT_ONCE = 64
 """So many samples are in memory at a time when lost ones are brought back."""
 
@@ -71,7 +72,7 @@ class ClientCache:
         if data.form.some_prepared:
             self._identity += f"/{np.packbits(data.form.prepared).tobytes().hex()}"
         self._payload_bytes = data.cached_length_bytes if federation.inflated else None
-        self._memory = MemoryStore()
+        self._memory: MemoryStore | None = None
 
     def newest(self) -> AbstractContextManager[SampleCache]:
         """Lend the cache in its newest state, to look at."""
@@ -92,6 +93,8 @@ class ClientCache:
         samples, chosen = len(self._data), self._experiment.chosen.policy
         policy: Policy = create(chosen, POLICIES, Policy, samples)  # type: ignore[type-abstract]
         if settings.store == "memory":
+            if self._memory is None:
+                self._memory = self._in_memory()
             return SampleCache(self._memory, self.budget_bytes, policy, before)
         return open_cache(
             self._folder,
@@ -102,6 +105,13 @@ class ClientCache:
             durable=settings.durable,
             before=before,
         )
+
+    def _in_memory(self) -> MemoryStore:
+        """Return a store whose states survive the end of the process, if the run is to."""
+        if not self._experiment.engine.checkpoints:
+            return MemoryStore()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return MemoryStore(self._folder / STATES_FILE)
 
     def _refill(self, cache: SampleCache) -> None:
         """Bring back what is missing, as far as it can be read and there is room."""

@@ -143,7 +143,13 @@ class Device:
                 **speeds,
             )
 
-    def train(self, arrays: ArrayRecord, server_round: int, local_steps: int) -> Participation:
+    def train(
+        self,
+        arrays: ArrayRecord,
+        server_round: int,
+        local_steps: int,
+        proximal_mu: float = 0.0,
+    ) -> Participation:
         """Train `local_steps` batches from `arrays`, reading through the cache.
 
         The cache is as it was before that round: training a round again, as a server does that was
@@ -164,7 +170,9 @@ class Device:
             path = self._path(cache, kept, sampler, order)
             with closing(Reading(path, sampler)) as reading:
                 lr = training.lr_of(server_round)
-                trained = self._host.trainer.train(arrays, reading, lr, reading.feedback)
+                trained = self._host.trainer.train(
+                    arrays, reading, lr, reading.feedback, proximal_mu
+                )
             path.finish()
             cache.save(trained_tag(server_round), sampler.columns())
             meter = path.meter.result(cache.stats - before)

@@ -65,6 +65,25 @@ class Trained:
     wall: Wall
 
 
+class _Pull:
+    """The proximal term: a pull back to the weights that training started from."""
+
+    def __init__(self, mu: float, parameters: list[torch.Tensor]) -> None:
+        self._mu = mu
+        self._parameters = parameters
+        self._start = [parameter.detach().clone() for parameter in parameters]
+
+    def added_to(self, gradients: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Return the gradients of a loss with mu (w - w_start) added."""
+        with torch.no_grad():
+            return tuple(
+                gradient.add(parameter.sub(start), alpha=self._mu)
+                for gradient, parameter, start in zip(
+                    gradients, self._parameters, self._start, strict=True
+                )
+            )
+
+
 class Trainer:
     """Holds one model and its place, and trains it from whatever weights it is given.
 
@@ -105,6 +124,7 @@ class Trainer:
         batches: Iterable[Batch],
         lr: float,
         feedback: Callable[[np.ndarray], None] | None = None,
+        proximal_mu: float = 0.0,
     ) -> Trained:
         """Train from `arrays` on each batch once with SGD.
 
@@ -115,16 +135,19 @@ class Trainer:
             lr: the learning rate.
             feedback: called after each step with the losses before it, without weights, float64
                 [B].
+            proximal_mu: weight of mu/2 |w - w_start|^2, which is added to the mean loss (FedProx,
+                Li et al., MLSys 2020, equation 2); not part of the losses handed on.
         """
         began_s = self._now_s()
         self._load(arrays)
         self._model.train()
         momenta: list[torch.Tensor | None] = [None] * len(self._parameters)
+        pull = _Pull(proximal_mu, self._parameters) if proximal_mu else None
         losses: list[torch.Tensor] = []
         feed = Feed(batches, self.accelerator, self._now_s)
         with one_thread():
             while (batch := feed.next()) is not None:
-                losses.append(self._train_on(batch, lr, momenta))
+                losses.append(self._train_on(batch, lr, momenta, pull))
                 del batch
                 if feedback is not None:
                     feedback(losses[-1].cpu().numpy().astype(np.float64))
@@ -161,7 +184,11 @@ class Trainer:
         return ArrayRecord({name: pack(value.cpu().numpy()) for name, value in self._state.items()})
 
     def _train_on(
-        self, batch: list[torch.Tensor], lr: float, momenta: list[torch.Tensor | None]
+        self,
+        batch: list[torch.Tensor],
+        lr: float,
+        momenta: list[torch.Tensor | None],
+        pull: _Pull | None,
     ) -> torch.Tensor:
         """Take a step on images, labels and maybe weights; return the losses before it, [B]."""
         pixels, target, *weights = batch
@@ -170,7 +197,10 @@ class Trainer:
         share = torch.full_like(losses, 1 / losses.numel())
         for weight in weights:
             share.mul_(weight)
-        self._step(torch.autograd.grad(losses, self._parameters, share), lr, momenta)
+        gradients = torch.autograd.grad(losses, self._parameters, share)
+        if pull is not None:
+            gradients = pull.added_to(gradients)
+        self._step(gradients, lr, momenta)
         return losses.detach()
 
     def _step(

@@ -136,6 +136,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=_seed, metavar="N", help="the run's seed (the experiment's own)"
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the interrupted run in that folder"
+    )
     _add_out(parser, "runs/NAME-ARM-SEED-HASH")
     _add_json(parser)
 

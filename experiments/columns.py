@@ -134,6 +134,44 @@ READING_COLUMNS = (
     ),
 )
 
+ROUND_COLUMNS = (
+    Column(
+        "aggregates",
+        "what becomes of the replies",
+        lambda row: str(row["aggregation"]),
+        _differ("aggregation"),
+    ),
+    Column(
+        "per step",
+        "fednova: updates count per local step",
+        lambda row: str(row["normalisation"]),
+        _differ("normalisation"),
+    ),
+    Column(
+        "steps",
+        "local steps of a participation, on average",
+        lambda row: number(row["local_steps"]),
+        _differ("local_work"),
+    ),
+    Column(
+        "round",
+        "what a round takes, on average",
+        lambda row: seconds(row["round_s"]),
+    ),
+    Column(
+        "late",
+        "share of participations whose replies came after the last that counted",
+        lambda row: percent(row["late_share"]),
+        _any("late_share"),
+    ),
+    Column(
+        "left",
+        "share of participations that were aborted, since the device was there no longer",
+        lambda row: percent(row["left_share"]),
+        _any("left_share"),
+    ),
+)
+
 STORAGE_COLUMNS = (
     Column(
         "origin",
@@ -201,6 +239,7 @@ SAMPLE_COLUMNS = (
 
 TABLES = {
     "Time and accuracy": TIME_COLUMNS,
+    "Rounds": ROUND_COLUMNS,
     "Reading": READING_COLUMNS,
     "Storage": STORAGE_COLUMNS,
     "Samples and clients": SAMPLE_COLUMNS,

@@ -37,12 +37,14 @@ from fedio.profiles import known_profiles, load_profile
 from fedio.runs import (
     CONFIG_FILE,
     FILES,
+    SUMMARY_FILE,
     TRACE_FILE,
     Row,
     Run,
     RunFolder,
     check_reusable,
     find_runs,
+    made_by_this_code,
     read_run,
 )
 from storage.policies import POLICIES
@@ -72,18 +74,40 @@ def run(options: argparse.Namespace) -> None:
     out = options.out or Path(RUNS_FOLDER) / run_name(experiment)
     _check_file(options.json)
     check_reusable(out, experiment)
-    name = f"{experiment.arm}, seed {experiment.seed}"
-    with reserved(out):
-        folder = RunFolder.create(out, experiment)
-        try:
-            with watch({name: out}, experiment.rounds.rounds, progress_console):
-                ENGINES[options.engine](experiment, folder)
-        except InputError:
-            folder.abandon()
-            raise
+    if options.resume and (out / SUMMARY_FILE).is_file():
+        progress_console.print(f"the run in {out} is complete already", soft_wrap=True)
+    else:
+        interrupted = RunFolder.again(out, experiment) if options.resume else None
+        with reserved(out):
+            folder = interrupted or RunFolder.create(out, experiment)
+            _run(experiment, folder, options.engine)
     done = read_run(out)
     _print_summary(done)
     _write_json(options.json, done.summary)
+
+
+def _run(experiment: Experiment, folder: RunFolder, engine: str) -> None:
+    """Run an experiment to its end; one that stops before can be resumed from its last round."""
+    name = f"{experiment.arm}, seed {experiment.seed}"
+    if folder.is_begun and not made_by_this_code(folder.path, experiment):
+        progress_console.print(
+            "fedio or the machine has changed since this run began: from here on its results may "
+            "differ from those of a run that was not interrupted"
+        )
+    try:
+        with watch({name: folder.path}, experiment.rounds.rounds, progress_console):
+            ENGINES[engine](experiment, folder)
+    except InputError:
+        folder.abandon()
+        raise
+    except (Exception, KeyboardInterrupt):
+        if folder.is_begun:
+            progress_console.print(
+                f"its rounds so far are kept in {folder.path}; the same command with --resume goes "
+                "on from there",
+                soft_wrap=True,
+            )
+        raise
 
 
 def compare(options: argparse.Namespace) -> None:

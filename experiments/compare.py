@@ -21,11 +21,17 @@ from experiments.engines import inline
 from experiments.logs import quiet
 from experiments.progress import watch
 from fedio.config import Arm, Experiment
-from fedio.environment import code_digest
 from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
 from fedio.output import is_empty, write_text
-from fedio.runs import SUMMARY_FILE, TRACE_FILE, RunFolder, check_reusable, read_run
+from fedio.runs import (
+    SUMMARY_FILE,
+    TRACE_FILE,
+    RunFolder,
+    check_reusable,
+    made_by_this_code,
+    read_run,
+)
 
 COMPARISON_FILE = "comparison.toml"
 
@@ -122,7 +128,7 @@ def execute(plan: Plan, console: Console, *, workers: int, reuse: bool) -> list[
     jobs = [job for job in plan.jobs if not (reuse and _is_complete(job))]
     if len(jobs) < len(plan.jobs):
         console.print(f"{len(plan.jobs) - len(jobs)} of {len(plan.jobs)} runs are there already")
-    folders = [(job, RunFolder.create(job.folder, job.experiment)) for job in jobs]
+    folders = [(job, _folder_of(job, reuse=reuse)) for job in jobs]
     watched = {job.name: job.folder for job in jobs}
     with watch(watched, plan.experiment.rounds.rounds, console):
         _run_all(folders, workers)
@@ -169,11 +175,18 @@ def _is_complete(job: Job) -> bool:
     if job.experiment.engine.record_trace and not (job.folder / TRACE_FILE).is_file():
         return False
     try:
-        env = read_run(job.folder).env
+        read_run(job.folder)
     except InputError:
         return False
-    same = env.get("digest"), env.get("code")
-    return same == (job.experiment.digest, code_digest(job.experiment))
+    return made_by_this_code(job.folder, job.experiment)
+
+
+def _folder_of(job: Job, *, reuse: bool) -> RunFolder:
+    """Return the folder to run a job into: one that an interrupted run left, if it may go on."""
+    begun = RunFolder(job.folder)
+    if reuse and begun.is_begun and made_by_this_code(job.folder, job.experiment):
+        return begun
+    return RunFolder.create(job.folder, job.experiment)
 
 
 def _check_folder(experiment: Experiment, out: Path) -> None:

@@ -20,7 +20,7 @@ from fedio.runs import Row, Run
 PHASES = ("download", "stall", "compute", "upload")
 BUSY = ("origin", "cache", "decode", "write")
 STAGED = ("client", "idle", "took", "needed", "held", "staged", "from origin", "written")
-_OUTCOMES = ("counted", "late", "failed", "rejected")
+_OUTCOMES = ("counted", "late", "left", "unused", "failed", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Explanation:
         accuracy = "not evaluated" if row["accuracy"] is None else percent(row["accuracy"])
         if not row["round"]:
             return f"Round 0: the untrained model, accuracy {accuracy}"
-        counts = [f"{len(row[name])} {name}" for name in _OUTCOMES if row[name]]
+        counts = [f"{len(row[name])} {name}" for name in _OUTCOMES if row.get(name)]
         return (
             f"Round {row['round']}: {exact(row['end_s'] - row['start_s'])}, from "
             f"{exact(row['start_s'])} to {exact(row['end_s'])}; wanted {row['wanted']}, "
@@ -179,7 +179,7 @@ def _explanation(row: Row, rows: list[Row]) -> Explanation:
 
 
 def _without_row(row: Row, client: int) -> Row:
-    outcome = next((name for name in _OUTCOMES if client in row[name]), "no reply")
+    outcome = next((name for name in _OUTCOMES if client in row.get(name, ())), "no reply")
     return {"client": client, "outcome": outcome}
 
 

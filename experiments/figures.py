@@ -122,6 +122,9 @@ def arm_figures(runs: Sequence[Run], target: float, reference: Sequence[Run]) ->
         "prefetch": arm.prefetch and all(tells(run, "stall_s") for run in runs),
         "form": arm.form,
         "staging": arm.staging,
+        "aggregation": arm.aggregation.name,
+        "normalisation": arm.normalisation,
+        "local_work": arm.local_work,
         "seeds": sorted(times),
         "time_to_target_s": geometric_mean(reached) if len(reached) == len(times) else None,
         "speedup": ratio,
@@ -130,7 +133,10 @@ def arm_figures(runs: Sequence[Run], target: float, reference: Sequence[Run]) ->
         "final_accuracy": mean(finals),
         "final_accuracy_spread": stdev(finals) if len(finals) > 1 else None,
         **{key: mean(figures[key] for figures in per_run) for key in per_run[0]},
-        **{key: outcomes[key] for key in ("counted", "late", "failed", "rejected")},
+        **{
+            key: outcomes[key]
+            for key in ("counted", "late", "left", "unused", "failed", "rejected")
+        },
     }
 
 
@@ -191,6 +197,9 @@ def setting(experiment: Experiment) -> Row:
         "rounds": experiment.rounds.rounds,
         "cohort": experiment.rounds.cohort,
         "over_commitment": experiment.rounds.over_commitment,
+        "deadline_s": experiment.rounds.deadline_s,
+        "late": experiment.rounds.late,
+        "availability": experiment.availability.model_dump(mode="json"),
         "learning_model": experiment.model.name,
         "precision": experiment.training.precision,
         "timing_model": experiment.timing.model,

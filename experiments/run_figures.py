@@ -77,12 +77,21 @@ def run_figures(run: Run) -> dict[str, float | None]:
     never = [value for value, times in zip(accuracies, selected, strict=True) if not times]
     return {
         "virtual_s": run.summary["virtual_s"],
+        "round_s": _ratio(run.summary["virtual_s"], run.summary["rounds"]),
+        "local_steps": mean(row.get("steps") for row in run.clients),
+        **_shares_lost(run),
         "worst_decile_accuracy": mean(known[: -(-len(known) // 10)]),
         "never_selected_accuracy": mean(value for value in never if value is not None),
         **_storage_figures(run),
         "coverage": _ratio(sum(times > 0 for times in selected), len(selected)),
         "jain_index": jain_index(selected),
     }
+
+
+def _shares_lost(run: Run) -> dict[str, float | None]:
+    """Return how many of the participations did not count, by why."""
+    outcomes = Counter(row["outcome"] for row in run.clients)
+    return {f"{why}_share": _ratio(outcomes[why], outcomes.total()) for why in ("late", "left")}
 
 
 def _storage_figures(run: Run) -> dict[str, float | None]:

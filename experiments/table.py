@@ -33,7 +33,8 @@ def notes(comparison: Row) -> list[str]:
         f"Target accuracy {percent(comparison['target_accuracy'])}; seeds {seeds}.",
         f"Speed-ups refer to {comparison['reference']}.",
         f"{setting['dataset']} on {setting['clients']} clients: {_partition(setting)}.",
-        f"{setting['rounds']} rounds; {setting['cohort']} clients count in each.",
+        f"{setting['rounds']} rounds; {setting['cohort']} clients count in each{_limits(setting)}.",
+        *_presence(setting["availability"]),
         _work(setting),
         f"Cache: {_cache(setting['cache'])}.",
         f"Fleet: {_fleet(setting['fleet'])}.",
@@ -97,6 +98,32 @@ def _alike(arms: Sequence[Row]) -> list[str]:
 def _work(setting: Row) -> str:
     steps = f"{setting['local_steps']} x {setting['batch_size']}"
     return f"Over-commitment {setting['over_commitment']:g}; local steps {steps}."
+
+
+def _limits(setting: Row) -> str:
+    """Say what ends a round before all are there, and what becomes of those that are late."""
+    deadline = setting["deadline_s"]
+    if isinstance(deadline, list):
+        deadline = ", ".join(f"{seconds(limit)} from round {first}" for first, limit in deadline)
+    elif deadline is not None:
+        deadline = seconds(deadline)
+    until = "" if deadline is None else f", until a deadline of {deadline}"
+    return until + ("; who is late is told to stop" if setting["late"] == "cancel" else "")
+
+
+def _presence(availability: Row) -> list[str]:
+    """Say when devices are there, unless that is always."""
+    kind, period = availability["kind"], seconds(availability["period_s"])
+    how = {
+        "always": "",
+        "trace": f"as in {availability['file']}",
+        "periodic": f"{percent(availability['share'])} of every {period}",
+        "random": f"{seconds(availability['stay_s'])} at a time on average, then away for "
+        f"{seconds(availability['absence_s'])}",
+    }[kind]
+    leaving = {"abort": "aborts its work", "resume": "goes on when it is back"}
+    left = leaving[availability["on_leave"]]
+    return [f"Devices are there {how}; who leaves in mid-round {left}."] if how else []
 
 
 def _partition(setting: Row) -> str:

@@ -24,8 +24,8 @@ _LONGEST_S = 1e100
 class Work:
     """What n participations do, as counts.
 
-    Those of each step are [n, steps], or [n, 1] where all steps are alike; 0 where a participation
-    has fewer steps than others.
+    Those of each step are [n, steps], 0 where a participation has fewer steps than others; or [n],
+    those of one step, where all steps are alike. What is equal for all participations may be [].
 
     Attributes:
         steps: how many steps there are.
@@ -33,7 +33,7 @@ class Work:
         hits, hit_bytes: reads from the cache.
         misses, origin_bytes: reads from the origin.
         decodes, decoded_bytes: images decoded, and their encoded bytes.
-        writes, written_bytes: samples written into the cache.
+        writes, written_bytes: samples written into the cache; None leaves them out.
         download_bytes, upload_bytes: the model on its way in and out, [n].
         depth, readers: how reading runs ahead, [n]; see `Speeds`.
     """
@@ -46,8 +46,8 @@ class Work:
     origin_bytes: np.ndarray
     decodes: np.ndarray
     decoded_bytes: np.ndarray
-    writes: np.ndarray
-    written_bytes: np.ndarray
+    writes: np.ndarray | None
+    written_bytes: np.ndarray | None
     download_bytes: np.ndarray
     upload_bytes: np.ndarray
     depth: np.ndarray
@@ -86,51 +86,85 @@ class Phases:
 
 def phases(work: Work, speeds: Speeds) -> Phases:
     """Return what `work` takes on devices of these speeds."""
-    each = speeds.by_step
-    origin_s = each.origin.read_s(work.misses, work.origin_bytes)
-    cache_s = each.cache.read_s(work.hits, work.hit_bytes)
-    write_s = each.cache.write_s(work.writes, work.written_bytes)
-    decode_s = each.decode_s(work.decodes, work.decoded_bytes)
-    step_s = work.samples * each.compute_s + (work.samples > 0) * each.step_s
-    local = _local(work, origin_s + cache_s + write_s, decode_s, step_s, speeds.slowdown)
-    stall_s = local.finished_s - local.compute_s
+    busy = _busy(work, speeds)
+    local = _local(work, busy, speeds.slowdown)
+    write_s = np.zeros_like(busy.cache_s) if busy.write_s is None else busy.write_s
+    # Sums in another order differ in the last bit, and training without an end has no stall.
+    stall_s = np.maximum(local.finished_s - local.compute_s, 0.0)
+    stall_s[local.finished_s == local.compute_s] = 0.0
     return Phases(
         download_s=work.download_bytes / speeds.download_bytes_per_s,
-        origin_s=_total(origin_s, work.steps),
-        cache_s=_total(cache_s, work.steps),
+        origin_s=_total(busy.origin_s, work.steps),
+        cache_s=_total(busy.cache_s, work.steps),
         decode_s=local.decode_s,
         write_s=_total(write_s, work.steps),
-        # Sums in another order differ in the last bit, and training without an end has no stall.
-        stall_s=np.where(local.finished_s <= local.compute_s, 0.0, stall_s),
+        stall_s=stall_s,
         compute_s=local.compute_s,
         upload_s=work.upload_bytes / speeds.upload_bytes_per_s,
     )
 
 
-def _local(
-    work: Work,
-    storage_s: np.ndarray,
-    decode_s: np.ndarray,
-    compute_s: np.ndarray,
-    slowdown: np.ndarray,
-) -> Contended:
+def total_s(work: Work, speeds: Speeds) -> np.ndarray:
+    """Return the total of `phases(work, speeds)` in less time, [n]; the last bits may differ."""
+    local = _local(work, _busy(work, speeds), speeds.slowdown)
+    total: np.ndarray = np.maximum(local.finished_s, local.compute_s)
+    total += work.download_bytes / speeds.download_bytes_per_s
+    total += work.upload_bytes / speeds.upload_bytes_per_s
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Busy:
+    """Seconds that the parts of a device are busy in each step, shaped as the counts of `Work`."""
+
+    origin_s: np.ndarray
+    cache_s: np.ndarray
+    write_s: np.ndarray | None
+    decode_s: np.ndarray
+    compute_s: np.ndarray
+
+    @property
+    def storage_s(self) -> np.ndarray:
+        """Seconds of both tiers, which are one queue."""
+        read_s: np.ndarray = self.origin_s + self.cache_s
+        return read_s if self.write_s is None else read_s + self.write_s
+
+
+def _busy(work: Work, speeds: Speeds) -> _Busy:
+    """Return what each step takes."""
+    each = speeds.by_step if work.misses.ndim == 2 else speeds
+    write_s = None
+    if work.writes is not None and work.written_bytes is not None:
+        write_s = each.cache.write_s(work.writes, work.written_bytes)
+    return _Busy(
+        origin_s=each.origin.read_s(work.misses, work.origin_bytes),
+        cache_s=each.cache.read_s(work.hits, work.hit_bytes),
+        write_s=write_s,
+        decode_s=each.decode_s(work.decodes, work.decoded_bytes),
+        compute_s=work.samples * each.compute_s + (work.samples > 0) * each.step_s,
+    )
+
+
+def _local(work: Work, busy: _Busy, slowdown: np.ndarray) -> Contended:
     """Return what the device takes, from the first read to the end of the last step."""
-    storage_s, decode_s, compute_s = np.broadcast_arrays(storage_s, decode_s, compute_s)
     depth, readers, steps = work.depth, work.readers, work.steps
-    if storage_s.shape[1] != 1:
-        finished_s = finish_s(storage_s, decode_s, compute_s, depth, readers)
+    parts_s = busy.storage_s, busy.decode_s, busy.compute_s
+    if work.misses.ndim == 2:
+        finished_s = finish_s(*parts_s, depth, readers)
     else:
-        one = storage_s[:, 0], decode_s[:, 0], compute_s[:, 0]
-        finished_s = finish_alike_s(steps, *one, depth, readers)
-    plain = Contended(finished_s, _total(decode_s, steps), _total(compute_s, steps))
+        finished_s = finish_alike_s(steps, *parts_s, depth, readers)
+    plain = Contended(finished_s, _total(busy.decode_s, steps), _total(busy.compute_s, steps))
     slowed = (slowdown > 1) & (depth >= 2) & (finished_s < _LONGEST_S)
     if not slowed.any():
         return plain
-    by_step = len(finished_s), steps
+    count = int(np.count_nonzero(slowed))
+    storage_s, decode_s, compute_s = (
+        np.broadcast_to(part_s[slowed].reshape(count, -1), (count, steps)) for part_s in parts_s
+    )
     found = contended(
-        np.broadcast_to(storage_s, by_step)[slowed],
-        np.broadcast_to(decode_s, by_step)[slowed],
-        np.broadcast_to(compute_s, by_step)[slowed],
+        storage_s,
+        decode_s,
+        compute_s,
         np.minimum(depth[slowed], steps).astype(np.int64),
         np.minimum(slowdown[slowed], MOST_SLOWDOWN),
     )
@@ -141,7 +175,7 @@ def _local(
 
 def _total(seconds: np.ndarray, steps: int) -> np.ndarray:
     """Return seconds of all steps together, [n], of those of each or of one like all others."""
-    total: np.ndarray = seconds[:, 0] * steps if seconds.shape[1] == 1 else seconds.sum(axis=1)
+    total: np.ndarray = seconds.sum(axis=1) if seconds.ndim == 2 else seconds * steps
     return total
 
 
@@ -185,20 +219,19 @@ def expected_work(
     """
     hits = batch_size * hit_share
     misses = batch_size - hits
-    from_origin, from_cache = misses * samples.decoded_share, hits * samples.cached_decoded_share
-    decodes = from_origin + from_cache
-    nothing, model = np.zeros_like(hits), np.full_like(hits, model_bytes)
+    decodes = misses * samples.decoded_share + hits * samples.cached_decoded_share
+    model = np.asarray(model_bytes)
     return Work(
         steps=steps,
-        samples=np.full_like(hits, batch_size)[:, None],
-        hits=hits[:, None],
-        hit_bytes=(hits * samples.cached_bytes)[:, None],
-        misses=misses[:, None],
-        origin_bytes=(misses * samples.size_bytes)[:, None],
-        decodes=decodes[:, None],
-        decoded_bytes=(decodes * samples.size_bytes)[:, None],
-        writes=nothing[:, None],
-        written_bytes=nothing[:, None],
+        samples=np.asarray(batch_size),
+        hits=hits,
+        hit_bytes=hits * samples.cached_bytes,
+        misses=misses,
+        origin_bytes=misses * samples.size_bytes,
+        decodes=decodes,
+        decoded_bytes=decodes * samples.size_bytes,
+        writes=None,
+        written_bytes=None,
         download_bytes=model,
         upload_bytes=model,
         depth=speeds.depth,

@@ -47,7 +47,8 @@ def code_digest(experiment: Experiment) -> str:
         for path in sorted((top / house).rglob("*")):
             if path.suffix in {".py", ".toml"} and path.parent.name not in EXPERIMENTS:
                 digest.update(str(path.relative_to(top)).encode() + path.read_bytes())
-    own = [Path(name) for name in experiment.fleet.profiles if Path(name).is_file()]
+    named = [*experiment.fleet.profiles, experiment.fleet.capacity, experiment.availability.file]
+    own = [Path(name) for name in named if Path(name).is_file()]
     for path in sorted([*own, *_plugin_files(experiment)]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
@@ -56,7 +57,7 @@ def code_digest(experiment: Experiment) -> str:
 def _plugin_files(experiment: Experiment) -> Iterator[Path]:
     """Find the source files of plug-ins that are named package.module:Class."""
     arm = experiment.chosen
-    specs: list[Spec] = [arm.selector, arm.policy, arm.sampler, experiment.model]
+    specs: list[Spec] = [arm.selector, arm.policy, arm.sampler, arm.aggregation, experiment.model]
     for spec in [*specs, experiment.data.dataset]:
         module, colon, _ = spec.name.partition(":")
         found = importlib.util.find_spec(module) if colon and module else None

@@ -50,21 +50,27 @@ def open_home(source: str, experiment: Experiment) -> Iterator[RunFolder]:
         return
     with reserved(home):
         folder = RunFolder.create(home, experiment.for_arm())
-        with cleared(home, keep_caches=experiment.cache.keep):
+        with cleared(folder, keep_caches=experiment.cache.keep):
             yield folder
 
 
 @contextmanager
-def cleared(home: Path, *, keep_caches: bool) -> Iterator[None]:
-    """Have devices find no caches in a run's folder, and leave nothing there but what is kept."""
-    caches = home / CACHES_FOLDER
-    rmtree(caches, ignore_errors=True)
+def cleared(folder: RunFolder, *, keep_caches: bool) -> Iterator[None]:
+    """Have devices find no caches in a run's folder, and leave nothing there but what is kept.
+
+    A run that goes on after an interruption finds everything, and one that is interrupted leaves
+    everything, as long as it has a checkpoint to go on from.
+    """
+    caches, trace_parts = folder.path / CACHES_FOLDER, folder.path / TRACE_FOLDER
+    if not folder.is_begun:
+        rmtree(caches, ignore_errors=True)
     try:
         yield
     finally:
-        rmtree(home / TRACE_FOLDER, ignore_errors=True)
-        if not keep_caches:
-            rmtree(caches, ignore_errors=True)
+        if not folder.is_begun:
+            rmtree(trace_parts, ignore_errors=True)
+            if not keep_caches:
+                rmtree(caches, ignore_errors=True)
 
 
 def _is_of_a_run(file: Path) -> bool:

@@ -80,16 +80,22 @@ def finish_alike_s(
     """
     if not steps:
         return np.zeros(len(storage_s))
-    later, depth, readers = steps - 1, _whole(depth, steps), _whole(readers, steps)
+    later, depth, readers = steps - 1, *(_whole(_once(n), steps) for n in (depth, readers))
     read_s, pace_s = storage_s + decode_s, np.maximum(storage_s, compute_s)
     turn_s = read_s + compute_s
-    stride, wait_s = np.minimum(readers, depth), np.where(readers < depth, read_s, turn_s)
+    # Products in place of choices, which take a processor many times longer where they vary.
+    stride, wait_s = np.minimum(readers, depth), read_s + (readers >= depth) * compute_s
     most = np.floor(later / stride)
     most_s = most * wait_s + (later - most * stride) * pace_s
-    chain_s = np.maximum(later * pace_s, most_s)
+    finished_s: np.ndarray = turn_s + np.maximum(later * pace_s, most_s)
     # Whatever waits for an endless turn is endless too; but no times endless is no number.
-    finished_s: np.ndarray = np.where(np.isfinite(turn_s), turn_s + chain_s, turn_s)
+    np.copyto(finished_s, turn_s, where=~np.isfinite(turn_s))
     return finished_s
+
+
+def _once(numbers: np.ndarray) -> np.ndarray:
+    """Return the one number that all of [n] are, [1], or all of them where they differ."""
+    return numbers[:1] if (numbers == numbers[:1]).all() else numbers
 
 
 def _whole(numbers: np.ndarray, most: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import resources
 from operator import attrgetter
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedio.config import Experiment
+from fedio.device_traces import read_capacity, rows_of
 from fedio.errors import InputError
 from fedio.plugins import unknown
 from fedio.seeds import Purpose, rng
@@ -252,8 +253,17 @@ def draw_fleet(
 
 
 def fleet_of(experiment: Experiment) -> tuple[list[str], Speeds]:
-    """Return the devices of an experiment's clients: the name of each one's profile, its speeds."""
+    """Return the devices of an experiment's clients: the name of each one's profile, its speeds.
+
+    Raises:
+        InputError: a profile or the capacity trace is wrong, or has not measured what is timed.
+    """
     mix, own = experiment.fleet, experiment.timing.model == "own"
+    if own and mix.capacity:
+        raise InputError(
+            "timing.model is own, but fleet.capacity has measured no network of ours: name another "
+            f"timing model ({', '.join(RELATIVE_COST)}), or leave fleet.capacity out"
+        )
     classes, speeds = draw_fleet(
         mix.profiles,
         experiment.data.clients,
@@ -263,14 +273,34 @@ def fleet_of(experiment: Experiment) -> tuple[list[str], Speeds]:
         spread=mix.spread,
     )
     names = list(mix.profiles)
-    return [names[i] for i in classes], speeds
+    return [names[i] for i in classes], _as_traced(speeds, experiment) if mix.capacity else speeds
+
+
+def _as_traced(speeds: Speeds, experiment: Experiment) -> Speeds:
+    """Return the speeds with compute and network of devices drawn from the capacity trace."""
+    capacity = read_capacity(experiment.fleet.capacity)
+    generator = rng(experiment.seed, Purpose.CAPACITY)
+    rows = rows_of(len(capacity.inference_ms), experiment.data.clients, generator)
+    bytes_per_s = capacity.bytes_per_s[rows]
+    return replace(
+        speeds,
+        compute_s=capacity.inference_ms[rows] * _per_inference_s(experiment.timing.model),
+        step_s=np.zeros(len(rows)),
+        download_bytes_per_s=bytes_per_s,
+        upload_bytes_per_s=bytes_per_s,
+    )
+
+
+def _per_inference_s(model: str) -> float:
+    """Return the seconds of training a sample for each millisecond of a MobileNet inference."""
+    return TRAINING_PER_INFERENCE * RELATIVE_COST[model] / 1000
 
 
 def _training(name: str, profile: Profile, model: str) -> TrainingFigures:
     """Return what training the timing model costs on devices of a profile."""
     if model in RELATIVE_COST:
-        per_inference_s = TRAINING_PER_INFERENCE * RELATIVE_COST[model] / 1000
-        return TrainingFigures(step_s=0.0, sample_s=profile.inference_ms * per_inference_s)
+        sample_s = profile.inference_ms * _per_inference_s(model)
+        return TrainingFigures(step_s=0.0, sample_s=sample_s)
     if model not in profile.training:
         measured = ", ".join(profile.training) or "none"
         raise InputError(

@@ -2,8 +2,8 @@
 
 `config.toml` (the resolved experiment), `env.json` (what it ran on), `rounds.jsonl` (a line per
 round), `clients.jsonl` (a line per participation), `trace.npz` if it was asked for, `summary.json`
-(written last, so that its presence says that the run is complete). All seconds are virtual unless a
-key says `wall`.
+(written last, so that its presence says that the run is complete). Until then `checkpoint/` has
+what it takes to go on after the last whole round. All seconds are virtual unless a key says `wall`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fedio.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from fedio.config import Experiment
 from fedio.environment import environment
 from fedio.errors import InputError, RunError
@@ -36,6 +38,8 @@ SUMMARY_FILE = "summary.json"
 TRACE_FILE = "trace.npz"
 CACHES_FOLDER = "caches"
 TRACE_FOLDER = "trace-parts"
+CHECKPOINT_FOLDER = "checkpoint"
+CHECKPOINT_FILE = f"{CHECKPOINT_FOLDER}/state.safetensors"
 SUMMARY_KEYS = {"rounds", "virtual_s", "io_to_compute", "holdout"}
 ENV_KEYS = {"command", "commit", "instruction_set", "versions"}
 FILES = (CONFIG_FILE, ENV_FILE, ROUNDS_FILE, CLIENTS_FILE, SUMMARY_FILE)
@@ -63,7 +67,8 @@ class RunFolder:
             # What a writer leaves that is ended by force.
             for leftover in path.glob(f".{name}.*"):
                 leftover.unlink()
-        rmtree(path / TRACE_FOLDER, ignore_errors=True)
+        for folder in (TRACE_FOLDER, CHECKPOINT_FOLDER):
+            rmtree(path / folder, ignore_errors=True)
         try:
             if experiment.engine.record_trace:
                 (path / TRACE_FOLDER).mkdir()
@@ -72,6 +77,48 @@ class RunFolder:
         except OSError as error:
             raise unwritable(path, error.strerror) from error
         return cls(path)
+
+    @classmethod
+    def again(cls, path: Path, experiment: Experiment) -> RunFolder:
+        """Return the folder of an interrupted run, to go on where it was.
+
+        Raises:
+            InputError: there is no such run, or it is of another experiment or was never begun.
+        """
+        if not (path / CONFIG_FILE).is_file():
+            raise InputError(f"there is no run in {path} to resume; leave --resume out")
+        check_reusable(path, experiment)
+        if not (path / CHECKPOINT_FILE).is_file():
+            raise InputError(
+                f"the run in {path} has no checkpoint, so no round of it is over (or "
+                "engine.checkpoints is false); leave --resume out"
+            )
+        return cls(path)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return (self.path / CHECKPOINT_FILE).is_file()
+
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint, with how much is written down by now."""
+        written = {name: (self.path / name).stat().st_size for name in (ROUNDS_FILE, CLIENTS_FILE)}
+        notes = checkpoint.notes | {"written_bytes": written}
+        write_checkpoint(self.path / CHECKPOINT_FILE, Checkpoint(checkpoint.arrays, notes))
+
+    def go_back(self) -> Checkpoint:
+        """Return the checkpoint, and take back what was written down after it.
+
+        Raises:
+            InputError: it is damaged, or what was written down before it is gone.
+        """
+        checkpoint = read_checkpoint(self.path / CHECKPOINT_FILE)
+        for name, size_bytes in checkpoint.notes["written_bytes"].items():
+            file = self.path / name
+            if not file.is_file() or file.stat().st_size < size_bytes:
+                raise InputError(f"{file} lacks what was in it; run again without --resume")
+            os.truncate(file, size_bytes)
+        return checkpoint
 
     def abandon(self) -> None:
         """Take back a folder in which nothing ran, so that it does not stand in the way."""
@@ -112,6 +159,7 @@ class RunFolder:
             write_text(self.path / SUMMARY_FILE, dumps(summary, indent=2))
         except OSError as error:
             raise RunError(f"cannot write {self.path / SUMMARY_FILE}: {error.strerror}") from error
+        rmtree(self.path / CHECKPOINT_FOLDER, ignore_errors=True)
 
     def _append(self, name: str, rows: Iterable[Row]) -> None:
         try:
@@ -221,6 +269,16 @@ def check_reusable(path: Path, experiment: Experiment) -> None:
         raise InputError(
             f"{path} holds another experiment (it differs in {differing}); name another --out"
         )
+
+
+def made_by_this_code(path: Path, experiment: Experiment) -> bool:
+    """Tell whether a run folder is of this experiment, this very code and instruction set."""
+    try:
+        env = json.loads((path / ENV_FILE).read_text())
+    except (OSError, ValueError):
+        return False
+    now = environment(experiment)
+    return all(env.get(key) == now[key] for key in ("digest", "code", "instruction_set"))
 
 
 def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:

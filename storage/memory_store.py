@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from storage.index_file import IndexFile
 from storage.layout import Layout
 from storage.store import Saved, Store
 
 _KEPT_STATES = 3
+_OF_ANOTHER_PROCESS = -1  # the mark of payloads that are gone
 
 
 class MemoryStore(Store):
-    """Keeps payloads and the saved states for as long as the object lives."""
+    """Keeps payloads and the saved states for as long as the object lives.
 
-    def __init__(self) -> None:
+    Where there is a file for them, saved states outlive it; their payloads have to be brought back.
+
+    Args:
+        path: that file.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
         self.lock = threading.RLock()
         self.wanted = Layout.for_budget(0)
         self._payloads: dict[int, bytes] = {}
-        self._saved: list[Saved] = []
+        self._file = None if path is None else IndexFile(path)
+        self._saved: list[Saved] | None = None if path else []
         self._changes = 0
 
     def get(
@@ -77,22 +87,31 @@ class MemoryStore(Store):
         """Forget everything."""
         self._changes += 1
         self._payloads.clear()
-        self._saved.clear()
+        self._saved = []
+        if self._file is not None:
+            self._file.remove()
 
     def save(self, index: bytes) -> None:
         """Keep a state and the two before it."""
         self._changes += 1
-        self._saved.insert(0, Saved(index, self._changes))
-        del self._saved[_KEPT_STATES:]
+        self._saved = [Saved(index, self._changes), *self.saved()][:_KEPT_STATES]
+        if self._file is not None:
+            self._file.append(index, durable=False)
 
     def saved(self) -> list[Saved]:
         """The states that are kept, the newest first."""
+        if self._saved is None:
+            states = [] if self._file is None else self._file.states()
+            self._saved = [Saved(state, _OF_ANOTHER_PROCESS) for state in states[:_KEPT_STATES]]
         return list(self._saved)
 
     def adopt(self, saved: Saved) -> bool:
         """Forget the states saved after this one; the payloads are what they are."""
-        while self._saved and self._saved[0] is not saved:
-            del self._saved[0]
+        kept = self.saved()
+        newer = next(at for at, state in enumerate(kept) if state is saved)
+        self._saved = kept[newer:]
+        if newer and self._file is not None:
+            self._file.keep([bytes(state.index) for state in self._saved])
         return saved.mark == self._changes
 
     def fit(self, samples: np.ndarray, lengths: np.ndarray, checksums: np.ndarray) -> bool:  # noqa: ARG002

@@ -129,8 +129,8 @@ class Fleet:
 
     def feasible(self, now_s: float) -> np.ndarray:
         """Return which clients can start at `now_s`: idle, there, and fit to train."""
-        idle: np.ndarray = self.busy_until_s <= now_s
-        return idle & self.available & self.known
+        feasible: np.ndarray = (self.busy_until_s <= now_s) & self.available & self.known
+        return feasible
 
     @property
     def known(self) -> np.ndarray:
@@ -210,6 +210,11 @@ class Fleet:
         """Return every column by name, sharing its memory; speeds are `speeds.NAME`."""
         named = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "speeds"}
         return named | {_SPEED + f.name: getattr(self.speeds, f.name) for f in fields(Speeds)}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write every column, as `arrays` names them."""
+        for name, column in self.arrays().items():
+            column[:] = arrays[name]
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:

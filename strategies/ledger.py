@@ -53,11 +53,25 @@ class Ledger:
         self._demand_hits = self._evictions = 0
         self._accuracies: list[float] = []
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the totals so far."""
+        return {
+            "trained": np.array(sorted(self._trained), dtype=np.int64),
+            "totals": np.array([self._demand_hits, self._evictions]),
+            "accuracies": np.array(self._accuracies),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from these totals."""
+        self._trained = set(state["trained"].tolist())
+        self._demand_hits, self._evictions = state["totals"].tolist()
+        self._accuracies = state["accuracies"].tolist()
+
     def initial(self, accuracy: float | None, loss: float | None) -> None:
         """Write the line of round 0: the model before any training."""
         nobody: list[int] = []
         row: Row = {"round": 0, "start_s": 0.0, "end_s": 0.0, "wanted": 0, "selected": nobody}
-        row |= {"counted": nobody, "late": nobody, "failed": nobody, "rejected": nobody}
+        row |= dict.fromkeys(("counted", "late", "left", "unused", "failed", "rejected"), nobody)
         row |= {"not_selected": {}, "accuracy": accuracy, "loss": loss}
         self._folder.append_round(row)
 
@@ -70,7 +84,7 @@ class Ledger:
         )
         of = {
             kind: sorted(c for c, p in done.problems.items() if p.outcome == kind)
-            for kind in ("failed", "rejected")
+            for kind in ("late", "failed", "rejected")
         }
         row: Row = {
             "round": done.server_round,
@@ -79,8 +93,10 @@ class Ledger:
             "wanted": done.wanted,
             "selected": done.cohort.clients,
             "counted": done.outcome.counted,
-            "late": done.outcome.late,
+            "left": done.outcome.left,
+            "unused": done.outcome.unused,
             **of,
+            "late": sorted([*done.outcome.late.tolist(), *of["late"]]),
             "not_selected": done.cohort.reasons.rest,
             "accuracy": accuracy,
             "loss": loss,
@@ -126,7 +142,7 @@ class Ledger:
             | report.meter.totals
             | seconds
             | {
-                "outcome": "counted" if client in done.outcome.counted else "late",
+                "outcome": done.outcome.of(client),
                 "problem": None,
                 "duration_s": done.actual.total_s[reply],
                 "arrival_s": done.arrivals_s[reply],

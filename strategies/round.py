@@ -46,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a client's reply was not used: it `failed` or was `rejected`, and the reason.
+    """Why a client's reply was not used, and what it is: `late` (none came), failed or rejected.
 
     `meter` is there where the client did work that can be timed all the same.
     """
@@ -58,11 +58,43 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a round ended: int64 clients that count, in partition order, those too late, and when."""
+    """How a round ended, and when: clients in partition order, int64 each.
+
+    Attributes:
+        counted: whose replies are aggregated.
+        late: whose replies arrive after the K-th, or after the deadline.
+        left: who went away before the work was done, and aborted it.
+        unused: whose replies came in time, but were too few together.
+        end_s: on the clock.
+    """
 
     counted: np.ndarray
     late: np.ndarray
+    left: np.ndarray
+    unused: np.ndarray
     end_s: float
+
+    def of(self, client: int) -> str:
+        """Return what became of a client with a valid reply."""
+        for name in ("counted", "late", "left"):
+            if client in getattr(self, name):
+                return name
+        return "unused"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a round is settled.
+
+    Attributes:
+        wanted: K, how many replies count.
+        minimum: with fewer than that none does.
+        deadline_s: seconds the round may last, if there is a limit.
+    """
+
+    wanted: int
+    minimum: int = 1
+    deadline_s: float | None = None
 
 
 def check_reply(message: Message, client: int, server_round: int, shapes: Shapes) -> Report:
@@ -125,7 +157,7 @@ def sort_replies(
     for client in sorted(clients):
         reply = replies.get(client)
         if reply is None:
-            problems[client] = Problem("failed", "no reply in time")
+            problems[client] = Problem("late", "no reply in time")
         elif reply.has_error():
             problems[client] = Problem("failed", reply.error.reason or "no reason given")
         else:
@@ -174,33 +206,40 @@ def work_of(meters: list[Meter], model_bytes: float) -> Work:
 def settle(
     clients: np.ndarray,
     arrivals_s: np.ndarray,
-    wanted: int,
+    terms: Terms,
     start_s: float,
-    deadline_s: float | None,
     unusable_s: float = 0.0,
 ) -> Outcome:
     """Decide which replies count: the first `wanted` to arrive, none after the deadline.
 
     The round ends when the last that counts has arrived. If too few arrive, it ends at the
-    deadline, or without one at the last arrival, usable or not; without any arrival, at once.
+    deadline, or without one when nothing is to be expected any more: at the last arrival, usable or
+    not, or when the last of them has left; without any, at once.
 
     Args:
         clients: int64 [k], whose replies are valid.
-        arrivals_s: float64 [k], when they arrive, on the clock.
-        wanted: K.
+        arrivals_s: float64 [k], when they arrive, on the clock; infinite: never, they have left.
+        terms: how many count, and until when.
         start_s: when the round started.
-        deadline_s: seconds the round may last.
-        unusable_s: when the last of the replies arrives that cannot be used.
+        unusable_s: when the last of those is known that bring nothing: it arrives, or has left.
     """
     order = arrival_order(arrivals_s, clients)
-    limit = np.inf if deadline_s is None else start_s + deadline_s
-    in_time = order[arrivals_s[order] <= limit]
-    counted = in_time[:wanted]
-    end_s = float(arrivals_s[counted].max(initial=start_s))
-    if len(counted) < wanted:
-        end_s = max(end_s, unusable_s) if deadline_s is None else limit
-    late = np.setdiff1d(np.arange(len(clients)), counted)
-    return Outcome(np.sort(clients[counted]), np.sort(clients[late]), end_s)
+    limit = np.inf if terms.deadline_s is None else start_s + terms.deadline_s
+    never = np.isinf(arrivals_s)
+    in_time = order[(arrivals_s[order] <= limit) & ~never[order]]
+    first = in_time[: terms.wanted]
+    end_s = float(arrivals_s[first].max(initial=start_s))
+    if len(first) < terms.wanted:
+        end_s = max(end_s, unusable_s) if terms.deadline_s is None else limit
+    counts, is_in_time = len(first) >= terms.minimum, np.zeros(len(clients), dtype=np.bool_)
+    is_in_time[first] = True
+    return Outcome(
+        counted=np.sort(clients[is_in_time & counts]),
+        late=np.sort(clients[~is_in_time & ~never]),
+        left=np.sort(clients[never]),
+        unused=np.sort(clients[is_in_time & (not counts)]),
+        end_s=end_s,
+    )
 
 
 def _metrics(record: object) -> tuple[float, float]:

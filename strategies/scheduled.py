@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -18,15 +18,19 @@ from fedio.config import Experiment
 from fedio.costs import io_to_compute
 from fedio.profiles import Speeds
 from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOCAL_STEPS, LOSS, METRICS, NUM_EXAMPLES
-from fedio.runs import hash_arrays
-from fedio.seeds import Purpose, rng
+from fedio.runs import RunFolder, hash_arrays
+from strategies.aggregations import in_types_of, restore, state_of
+from strategies.capacity import fits, say_who_does_not_fit
+from strategies.checkpoint import Memory, Part, Progress
+from strategies.chooser import Chooser, predicted_s
 from strategies.cohort_grid import messages_in_order
 from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
+from strategies.normalisation import normalised
+from strategies.presence import presence_of
 from strategies.roster import Roster, gather
-from strategies.round import sort_replies
+from strategies.round import Report, Terms, sort_replies
 from strategies.selector import Cohort, Selector, View
-from strategies.selectors.claims import predicted_phases
 from strategies.staging import Stager
 from strategies.timeline import Timeline
 from strategies.transport import exchange, last_line
@@ -38,13 +42,20 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Devices:
+    """What the clock knows of the devices: the profile each is of, and its true figures."""
+
+    names: list[str]
+    speeds: Speeds
+
+
+@dataclass(frozen=True, slots=True)
 class _Open:
     """A round that is under way: what the selector saw and chose, and the model that was sent."""
 
     view: View
     cohort: Cohort
     arrays: ArrayRecord
-    predicted_s: np.ndarray
 
 
 class Scheduled(Strategy):
@@ -53,7 +64,8 @@ class Scheduled(Strategy):
     In each round the selector chooses the cohort from claims and observed durations. All replies
     are validated; the meter's true counts and the devices' true speeds give each its duration on
     the virtual clock; the first K to arrive count. Those that are late stay busy until their own
-    end, and what they claim becomes known only then.
+    end, and what they claim becomes known only then. After each round all that the next ones depend
+    on is kept in the run folder, and a run that finds it there goes on from it.
     """
 
     def __init__(
@@ -61,8 +73,8 @@ class Scheduled(Strategy):
         experiment: Experiment,
         selector: Selector,
         aggregation: Strategy,
-        speeds: Speeds,
-        ledger: Ledger,
+        devices: Devices,
+        folder: RunFolder,
     ) -> None:
         """Put a strategy together.
 
@@ -70,23 +82,40 @@ class Scheduled(Strategy):
             experiment: the experiment, of one arm.
             selector: who trains.
             aggregation: a Flower strategy that samples all nodes it sees (fraction 1).
-            speeds: the devices' true figures, for the clock only.
-            ledger: where the run is written down.
+            devices: what the clock needs to know.
+            folder: where the run is written down.
         """
         self._experiment = experiment
-        self._selector = selector
         self._aggregation = aggregation
-        self._speeds = speeds
-        self._ledger = ledger
+        self._speeds = devices.speeds
+        self._ledger = Ledger(folder, devices.names)
         self._trouble = Trouble(experiment.rounds.empty_rounds)
         self._fleet = Fleet.unknown(experiment.data.clients)
-        self._timeline = Timeline(self._fleet, speeds)
-        self._stager = Stager(experiment, speeds) if experiment.chosen.staging else None
-        self._state = selector.initial_state(experiment.data.clients)
+        self._timeline = Timeline(
+            self._fleet, devices.speeds, presence_of(experiment), experiment.rounds.late
+        )
+        self._stager = Stager(experiment, devices.speeds) if experiment.chosen.staging else None
+        self._chooser = Chooser(experiment, selector, self._fleet)
+        self._memory = Memory(folder, self._parts())
         self._roster = Roster({}, {})
         self._asked: dict[str, int] = {}
         self._open: _Open | None = None
         self._closed: RoundRecord | None = None
+
+    def _parts(self) -> dict[str, Part]:
+        """Return all that changes from round to round."""
+        aggregation = self._aggregation
+        parts = {
+            "fleet": Part(self._fleet.arrays, self._fleet.restore),
+            "timeline": Part(self._timeline.state, self._timeline.restore),
+            "selector": Part(self._chooser.state, self._chooser.restore),
+            "aggregation": Part(partial(state_of, aggregation), partial(restore, aggregation)),
+            "ledger": Part(self._ledger.state, self._ledger.restore),
+            "trouble": Part(self._trouble.state, self._trouble.restore),
+        }
+        if self._stager is not None:
+            parts["stager"] = Part(self._stager.state, self._stager.restore)
+        return parts
 
     def summary(self) -> None:
         """Log what runs."""
@@ -123,15 +152,15 @@ class Scheduled(Strategy):
         Raises:
             RunError: the roster stays incomplete, or too many rounds in a row bring nothing.
         """
-        began = time.monotonic()
+        began_s = time.monotonic()
         self.summary()
-        result, arrays = Result(), initial_arrays
-        self._roster = gather(
-            grid, self._experiment.data.clients, self._experiment.rounds.roster_timeout_s
-        )
-        self._fleet.registered(list(self._roster.profiles.values()))
-        self._ledger.initial(*self._evaluate(0, arrays, evaluate_fn, result))
-        for server_round in range(1, num_rounds + 1):
+        self._gather(grid, initial_arrays)
+        result, progress = Result(), self._memory.recall()
+        if progress is None:
+            progress = Progress(0, initial_arrays, 0.0)
+            self._ledger.initial(*self._evaluate(0, initial_arrays, evaluate_fn, result))
+        arrays = progress.model
+        for server_round in range(progress.server_round + 1, num_rounds + 1):
             config = ConfigRecord() if train_config is None else train_config
             messages = self.configure_train(server_round, arrays, config, grid)
             replies = self._exchange(grid, list(messages), timeout)
@@ -144,6 +173,9 @@ class Scheduled(Strategy):
                 self._stage(grid, timeout)
             accuracy, loss = self._evaluate(server_round, arrays, evaluate_fn, result)
             self._close(accuracy, loss)
+            if self._experiment.engine.checkpoints:
+                took_s = progress.wall_s + time.monotonic() - began_s
+                self._memory.keep(Progress(server_round, arrays, took_s))
         self._trouble.finish()
         result.arrays = arrays
         config = ConfigRecord() if evaluate_config is None else evaluate_config
@@ -151,8 +183,18 @@ class Scheduled(Strategy):
         found = self.aggregate_evaluate(num_rounds, self._exchange(grid, list(messages), timeout))
         if found is not None:
             result.evaluate_metrics_clientapp[num_rounds] = found
-        self._finish(arrays, num_rounds, time.monotonic() - began)
+        self._finish(arrays, num_rounds, progress.wall_s + time.monotonic() - began_s)
         return result
+
+    def _gather(self, grid: Grid, arrays: ArrayRecord) -> None:
+        """Wait for all clients, and write into the table what they say of themselves."""
+        experiment = self._experiment
+        clients, timeout_s = experiment.data.clients, experiment.rounds.roster_timeout_s
+        self._roster = gather(grid, clients, timeout_s)
+        self._fleet.registered(list(self._roster.profiles.values()))
+        batch_size = experiment.training.batch_size
+        self._fleet.fits[:] = fits(self._fleet, _size_bytes(arrays), batch_size)
+        say_who_does_not_fit(self._fleet)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -160,12 +202,9 @@ class Scheduled(Strategy):
         """Choose the cohort and return a message for each of its clients, by partition."""
         del grid  # nodes come from the roster
         self._timeline.wait_for_somebody()
-        view = self._view(server_round, arrays)
-        selection = rng(self._experiment.seed, Purpose.SELECTION, server_round=server_round)
-        cohort, self._state = self._selector.select(view, self._state, selection)
-        self._fleet.selected(cohort.clients, server_round)
-        predicted_s = predicted_phases(view, cohort.clients).total_s
-        self._open = _Open(view, cohort, arrays, predicted_s)
+        view = self._chooser.view(server_round, self._timeline.now_s, _size_bytes(arrays))
+        cohort = self._chooser.choose(view)
+        self._open = _Open(view, cohort, arrays)
         nodes = [self._roster.nodes[int(client)] for client in cohort.clients]
         messages = messages_in_order(
             lambda visible: self._aggregation.configure_train(
@@ -191,13 +230,10 @@ class Scheduled(Strategy):
         reports, problems = sort_replies(by_client, cohort.clients.tolist(), server_round, shapes)
         self._trouble.note(server_round, problems)
         start_s, rounds = self._timeline.now_s, self._experiment.rounds
+        terms = Terms(rounds.cohort, rounds.minimum, rounds.deadline_of(server_round))
         unusable = {c: problem.meter for c, problem in problems.items() if problem.meter}
         actual, arrivals_s, outcome = self._timeline.play(
-            reports,
-            unusable,
-            opened.view.model_bytes,
-            rounds.cohort,
-            rounds.deadline_of(server_round),
+            reports, unusable, opened.view.model_bytes, terms
         )
         if self._stager is not None:
             meters = {report.client: report.meter for report in reports} | unusable
@@ -209,7 +245,7 @@ class Scheduled(Strategy):
             start_s=start_s,
             wanted=rounds.cohort,
             cohort=cohort,
-            predicted_s=opened.predicted_s,
+            predicted_s=predicted_s(opened.view, cohort),
             reports=reports,
             actual=actual,
             arrivals_s=arrivals_s,
@@ -218,9 +254,24 @@ class Scheduled(Strategy):
             staged=None if self._stager is None else [],
         )
         counted = set(outcome.counted.tolist())
-        return self._aggregation.aggregate_train(
-            server_round, [report.message for report in reports if report.client in counted]
+        counting = [report for report in reports if report.client in counted]
+        arrays, metrics = self._aggregation.aggregate_train(
+            server_round, self._normalised(counting, opened.arrays)
         )
+        return None if arrays is None else in_types_of(opened.arrays, arrays), metrics
+
+    def _normalised(self, reports: list[Report], arrays: ArrayRecord) -> list[Message]:
+        """Return the replies that count, their updates per step where the arm says so."""
+        messages = [report.message for report in reports]
+        if self._experiment.chosen.normalisation == "none":
+            return messages
+        steps = np.array([report.meter.steps for report in reports])
+        equal = self._experiment.chosen.weighting == "equal"
+        weights = np.array([1.0 if equal else report.weight for report in reports])
+        training, mu = self._experiment.training, getattr(self._aggregation, "proximal_mu", 0.0)
+        server_round = reports[0].claims.server_round if reports else 1
+        pull = training.lr_of(server_round) * mu
+        return normalised(messages, arrays, steps, weights, training.momentum, pull)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -271,23 +322,6 @@ class Scheduled(Strategy):
                 replies.append(reply)
         return replies
 
-    def _view(self, server_round: int, arrays: ArrayRecord) -> View:
-        rounds, training = self._experiment.rounds, self._experiment.training
-        return View(
-            fleet=self._fleet.read_only(),
-            round=server_round,
-            now_s=self._timeline.now_s,
-            feasible=self._fleet.feasible(self._timeline.now_s),
-            wanted=rounds.cohort,
-            # 10 * 1.1 is a little more than 11 in floating point; it means 11.
-            count=math.ceil(rounds.cohort * rounds.over_commitment - 1e-9),
-            local_steps=training.local_steps,
-            batch_size=training.batch_size,
-            model_bytes=float(sum(len(array.data) for array in arrays.values())),
-            staging=self._experiment.chosen.staging,
-            sampler=self._experiment.chosen.sampler.name,
-        )
-
     def _stage(self, grid: Grid, timeout_s: float | None) -> None:
         """Have the clients named for the next round stage in what this one left them of time."""
         if self._stager is not None and self._closed is not None:
@@ -334,3 +368,8 @@ class Scheduled(Strategy):
             "holdout": {"accuracy": self._held_out_accuracy, "samples": self._held_out_samples},
         }
         self._ledger.finish(summary)
+
+
+def _size_bytes(arrays: ArrayRecord) -> float:
+    """Return what a client downloads, and uploads."""
+    return float(sum(len(array.data) for array in arrays.values()))

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
 
 from fedio.config import Arm, Experiment
 from fedio.errors import InputError
@@ -15,14 +14,12 @@ from fedio.home import open_home
 from fedio.loading import from_run_config
 from fedio.plugins import create
 from fedio.profiles import fleet_of
-from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOSS, NUM_EXAMPLES, ONE
+from fedio.protocol import ACCURACY, LOSS
 from fedio.runs import RunFolder
-from strategies.ledger import Ledger
-from strategies.scheduled import Scheduled
+from strategies.aggregations import aggregation_of
+from strategies.scheduled import Devices, Scheduled
 from strategies.selector import Selector
 from strategies.selectors import SELECTORS
-
-WEIGHT_KEYS = {"samples": NUM_EXAMPLES, "equal": ONE}
 
 
 class Score(Protocol):
@@ -84,23 +81,13 @@ def _play(experiment: Experiment, folder: RunFolder, task: Task, grid: Grid) -> 
 
 
 def strategy_of(experiment: Experiment, folder: RunFolder) -> Scheduled:
-    """Return the strategy of an experiment's arm, over Flower's FedAvg.
+    """Return the strategy of an experiment's arm.
 
     Raises:
-        InputError: see `selector_of`.
+        InputError: see `selector_of` and `aggregation_of`.
     """
-    averaging = FedAvg(
-        min_train_nodes=1,
-        min_evaluate_nodes=1,
-        min_available_nodes=1,
-        weighted_by_key=WEIGHT_KEYS[experiment.chosen.weighting],
-        arrayrecord_key=ARRAYS,
-        configrecord_key=CONFIG,
-    )
-    devices, speeds = fleet_of(experiment)
-    ledger = Ledger(folder, devices)
-    selector = selector_of(experiment.chosen)
-    return Scheduled(experiment, selector, averaging, speeds, ledger)
+    arm, devices = experiment.chosen, Devices(*fleet_of(experiment))
+    return Scheduled(experiment, selector_of(arm), aggregation_of(arm), devices, folder)
 
 
 def selector_of(arm: Arm) -> Selector:

@@ -58,6 +58,14 @@ class Stager:
         self._day = np.full(clients, -1, dtype=np.int64)
         self._written_bytes = np.zeros(clients, dtype=np.int64)  # on that day
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what was written, and on which day."""
+        return {"day": self._day, "written_bytes": self._written_bytes}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from there."""
+        self._day[:], self._written_bytes[:] = state["day"], state["written_bytes"]
+
     def trained(self, meters: Mapping[int, Meter], ended_s: np.ndarray) -> None:
         """Count what training wrote.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -11,46 +12,86 @@ from fedio.costs import Phases, phases
 from fedio.profiles import Speeds
 from fedio.protocol import Meter
 from strategies.fleet import Fleet
-from strategies.round import Outcome, Report, settle, work_of
+from strategies.presence import Presence
+from strategies.round import Outcome, Report, Terms, settle, work_of
+
+# What the server hears from a client, and when: a row of `Timeline`'s table.
+_ARRIVAL = (
+    "arrival_s",
+    "duration_s",
+    "client",
+    "server_round",
+    "utility",
+    "loss",
+    "resident_samples",
+    "resident_bytes",
+)
+_CLAIMED = ("utility", "loss", "resident_samples", "resident_bytes")
 
 
 class Timeline:
     """Gives participations their durations, and the fleet table each report at its time.
 
-    Durations come from the meters' true counts and the devices' true speeds. A client is busy
-    until its own end, counted or late; what it claims is unknown to the server before that.
+    Durations come from the meters' true counts and the devices' true speeds, arrivals also from
+    when devices are there. A client is busy until its own end, counted or late, unless those that
+    are late are told to cancel; what it claims is unknown to the server before it arrives.
     """
 
-    def __init__(self, fleet: Fleet, speeds: Speeds) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        speeds: Speeds,
+        presence: Presence | None = None,
+        late: Literal["finish", "cancel"] = "finish",
+    ) -> None:
         """Start at 0 s.
 
         Args:
             fleet: the table to keep up to date.
             speeds: the devices' true figures.
+            presence: when they are there; None is always.
+            late: whether those that are late finish what they do.
         """
         self._fleet = fleet
         self._speeds = speeds
+        self._presence = presence
+        self._late = late
         self._clock = VirtualClock()
-        self._on_the_way: list[tuple[float, float, Report]] = []
+        self._on_the_way = np.zeros((0, len(_ARRIVAL)))
+        self._look_who_is_there()
 
     @property
     def now_s(self) -> float:
         """The virtual time in seconds."""
         return self._clock.now_s
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the time, and what is on the way."""
+        return {"now_s": np.array(self.now_s), "on_the_way": self._on_the_way}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from there; the fleet table has a state of its own."""
+        self._clock = VirtualClock(float(state["now_s"]))
+        self._on_the_way = state["on_the_way"]
+
     def wait_for_somebody(self) -> None:
-        """When all known clients are busy, move the clock to the first that will be idle."""
-        ends_s = self._fleet.busy_until_s[self._fleet.samples > 0]
-        if len(ends_s) and (ends_s > self.now_s).all():
-            self._move_to(float(ends_s.min()))
+        """When no known client is idle and there, move the clock to when the first will be."""
+        known = np.flatnonzero(self._fleet.known)
+        while len(known) and not self._fleet.feasible(self.now_s)[known].any():
+            free_s = np.maximum(self._fleet.busy_until_s, self.now_s)
+            if self._presence is not None:
+                free_s = np.maximum(free_s, self._presence.availability.next_s(self.now_s))
+            first_s = float(free_s[known].min())
+            if np.isinf(first_s):
+                return
+            self._move_to(first_s)
 
     def play(
         self,
         reports: list[Report],
         unusable: Mapping[int, Meter],
         model_bytes: float,
-        wanted: int,
-        deadline_s: float | None,
+        terms: Terms,
     ) -> tuple[Phases, np.ndarray, Outcome]:
         """Let a round that starts now run to its end.
 
@@ -58,44 +99,97 @@ class Timeline:
             reports: the valid replies of its participations.
             unusable: the meters of clients that did their work and sent what cannot be used.
             model_bytes: what each of them downloaded, and uploaded.
-            wanted: how many of them count.
-            deadline_s: seconds the round may last.
+            terms: how many of them count, and until when.
 
         Returns:
-            Seconds by phase and arrival (virtual seconds) of each report, and who counts.
+            Seconds by phase and arrival (virtual seconds; infinite where it never arrives) of each
+            report, and who counts.
         """
         meters = {report.client: report.meter for report in reports}
-        clients, took = self._time(meters, model_bytes)
-        wasted, wasted_took = self._time(unusable, model_bytes)
-        durations_s = took.total_s
-        arrivals_s, wasted_s = self.now_s + durations_s, self.now_s + wasted_took.total_s
-        last_s = float(wasted_s.max(initial=self.now_s))
-        outcome = settle(clients, arrivals_s, wanted, self.now_s, deadline_s, last_s)
-        self._fleet.busy(clients, arrivals_s)
-        self._fleet.busy(wasted, wasted_s)
-        self._on_the_way += zip(arrivals_s.tolist(), durations_s.tolist(), reports, strict=True)
+        clients, took = self.time(meters, model_bytes)
+        wasted, wasted_took = self.time(unusable, model_bytes)
+        arrivals_s, ends_s = self.arrivals_s(clients, took.total_s)
+        _, wasted_ends_s = self.arrivals_s(wasted, wasted_took.total_s)
+        nothing_s = np.concatenate([wasted_ends_s, ends_s[np.isinf(arrivals_s)]])
+        last_s = float(nothing_s.max(initial=self.now_s))
+        outcome = settle(clients, arrivals_s, terms, self.now_s, last_s)
+        if self._late == "cancel":
+            cancelled = np.isin(clients, outcome.late)
+            arrivals_s = np.where(cancelled, np.inf, arrivals_s)
+            ends_s = np.where(cancelled, outcome.end_s, ends_s)
+        self._fleet.busy(clients, ends_s)
+        self._fleet.busy(wasted, wasted_ends_s)
+        self.expect(reports, arrivals_s, took.total_s)
         self._move_to(outcome.end_s)
         return took, arrivals_s, outcome
 
-    def _time(self, meters: Mapping[int, Meter], model_bytes: float) -> tuple[np.ndarray, Phases]:
+    def time(self, meters: Mapping[int, Meter], model_bytes: float) -> tuple[np.ndarray, Phases]:
         """Return the clients of meters, and what the work of each takes."""
         clients = np.array(list(meters), dtype=np.int64)
         work = work_of(list(meters.values()), model_bytes)
         return clients, phases(work, self._speeds.take(clients))
 
+    def arrivals_s(
+        self, clients: np.ndarray, durations_s: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return when work that starts now arrives, if ever, and until when it occupies clients.
+
+        Args:
+            clients: int64 [k].
+            durations_s: what the work takes, float64 [k].
+        """
+        if self._presence is None:
+            return self.now_s + durations_s, self.now_s + durations_s
+        availability, resumes = self._presence.availability, self._presence.on_leave == "resume"
+        arrivals_s = availability.finish_s(clients, self.now_s, durations_s, resumes=resumes)
+        leaves_s = availability.leaves_s(clients, self.now_s)
+        return arrivals_s, np.where(np.isinf(arrivals_s), leaves_s, arrivals_s)
+
+    def expect(self, reports: list[Report], arrivals_s: np.ndarray, worked_s: np.ndarray) -> None:
+        """Have reports on their way; those that never arrive are not heard of.
+
+        Args:
+            reports: what is sent now.
+            arrivals_s: when each arrives, float64 [k].
+            worked_s: what the work takes, float64 [k]; less than it lasted where it was paused.
+        """
+        is_direct = arrivals_s == self.now_s + worked_s
+        durations_s = np.where(is_direct, worked_s, arrivals_s - self.now_s)
+        rows = [
+            (
+                arrival_s,
+                duration_s,
+                report.client,
+                report.claims.server_round,
+                report.claims.utility,
+                report.train_loss,
+                report.claims.resident_samples,
+                report.claims.resident_bytes,
+            )
+            for report, arrival_s, duration_s in zip(
+                reports, arrivals_s.tolist(), durations_s.tolist(), strict=True
+            )
+            if np.isfinite(arrival_s)
+        ]
+        sent = np.array(rows, dtype=np.float64).reshape(-1, len(_ARRIVAL))
+        self._on_the_way = np.concatenate([self._on_the_way, sent])
+
     def _move_to(self, time_s: float) -> None:
         """Move the clock, and write every report that has arrived by then into the table."""
         self._clock.advance_to(time_s)
-        here = [entry for entry in self._on_the_way if entry[0] <= time_s]
-        self._on_the_way = [entry for entry in self._on_the_way if entry[0] > time_s]
-        for _, duration_s, report in here:
-            claims = report.claims
-            self._fleet.observed([report.client], claims.server_round, [duration_s])
-            self._fleet.claimed(
-                [report.client],
-                claims.server_round,
-                utility=[claims.utility],
-                loss=[report.train_loss],
-                resident_samples=[claims.resident_samples],
-                resident_bytes=[claims.resident_bytes],
-            )
+        arrived = self._on_the_way[:, 0] <= time_s
+        # One after the other: a client may have two reports on the way, and the later one counts.
+        for row in self._on_the_way[arrived]:
+            told = dict(zip(_ARRIVAL, row.tolist(), strict=True))
+            client, server_round = [int(told["client"])], int(told["server_round"])
+            self._fleet.observed(client, server_round, [told["duration_s"]])
+            claims = {name: [told[name]] for name in _CLAIMED}
+            self._fleet.claimed(client, server_round, **claims)
+        self._on_the_way = self._on_the_way[~arrived]
+        self._look_who_is_there()
+
+    def _look_who_is_there(self) -> None:
+        """Write into the table who is there now."""
+        if self._presence is not None:
+            self._fleet.available[:] = self._presence.availability.at(self.now_s)
+            self._fleet.available_later[:] = self._presence.forecast(self.now_s)

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import NoReturn
 
+import numpy as np
+
 from fedio.errors import RunError
 from strategies.round import Problem
 from strategies.transport import last_line
@@ -22,6 +24,16 @@ class Trouble:
         self._first = "every reply came after the deadline"
         self._quiet = True
         self._counted = 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what was noted so far."""
+        counts = np.array([self._empty, self._counted, self._quiet])
+        return {"counts": counts, "first": np.frombuffer(self._first.encode(), np.uint8)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from there."""
+        self._empty, self._counted, quiet = state["counts"].tolist()
+        self._quiet, self._first = bool(quiet), state["first"].tobytes().decode()
 
     def note(self, server_round: int, problems: Mapping[int, Problem]) -> None:
         """Take note of what is wrong with the replies of clients, by partition."""

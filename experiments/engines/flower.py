@@ -32,7 +32,7 @@ def run(experiment: Experiment, folder: RunFolder) -> None:
         RunError: the run failed.
     """
     check(experiment)
-    with cleared(folder.path, keep_caches=experiment.cache.keep):
+    with cleared(folder, keep_caches=experiment.cache.keep):
         with superlink() as link:
             app = write_app(link.folder / "app", folder.path / CONFIG_FILE)
             run_id = link.start(app, federation_config(experiment))

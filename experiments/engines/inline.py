@@ -34,7 +34,7 @@ def run(experiment: Experiment, folder: RunFolder) -> None:
     config: UserConfig = {"experiment": str(folder.path / CONFIG_FILE), "overrides": ""}
     nodes = node_ids(experiment.data.clients)
     assume_identity(RUN_ID, SERVER_NODE)
-    with cleared(folder.path, keep_caches=experiment.cache.keep):
+    with cleared(folder, keep_caches=experiment.cache.keep):
         pool = _pool(experiment.engine.workers, nodes, config)
         try:
             context = Context(RUN_ID, SERVER_NODE, {}, RecordDict(), config)

@@ -15,19 +15,23 @@ def top(scores: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     if count <= 0:
         return np.zeros(0, dtype=np.int64)
     border = np.partition(scores, len(scores) - count)[len(scores) - count]
-    above = np.flatnonzero(scores > border)
-    tied = np.flatnonzero(scores == border)
+    reach = np.flatnonzero(scores >= border)
+    is_above = scores[reach] > border
+    above, tied = reach[is_above], reach[~is_above]
     return np.concatenate([above, rng.choice(tied, count - len(above), replace=False)])
 
 
 def draw(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Draw positions without replacement, each next one in proportion to the weights left.
 
-    The `count` largest of log(weight) + Gumbel noise are such a draw (Efraimidis and Spirakis,
-    Information Processing Letters 97, 2006, in its logarithmic form). Weight 0 comes last, and
-    evenly; so all weights zero is a uniform draw. What is not a finite positive number weighs 0.
+    The `count` largest of weight / exponential noise are such a draw (Efraimidis and Spirakis,
+    Information Processing Letters 97, 2006), in logarithms, which no weight overflows. Weight 0
+    comes last, and evenly; so all weights zero is a uniform draw. What is not a finite positive
+    number weighs 0.
     """
-    good = np.isfinite(weights) & (weights > 0)
-    keys = np.full(len(weights), -np.inf)
-    np.log(weights, out=keys, where=good)
-    return top(keys + rng.gumbel(size=len(weights)), count, rng)
+    keys: np.ndarray = np.fmax(weights, 0.0)
+    keys[np.isinf(keys)] = 0.0
+    with np.errstate(divide="ignore"):
+        np.log(keys, out=keys)
+        keys -= np.log(rng.standard_exponential(len(keys)))
+    return top(keys, count, rng)

@@ -82,6 +82,23 @@ def to_train(experiment: Experiment, server_round: int, steps: int) -> RecordDic
     return RecordDict({ARRAYS: Central(experiment).initial_arrays, CONFIG: config})
 
 
+def test_the_proximal_term_of_the_message_reaches_the_training(
+    small: Callable[..., Experiment], file: Path, tmp_path: Path
+) -> None:
+    def weights(**proximal: float) -> list[bytes]:
+        message = to_train(small(), 1, 3)
+        for name, mu in proximal.items():
+            message.config_records[CONFIG][name.replace("_", "-")] = mu
+        arrays = ask("train", message, file, partition_id=2).array_records[ARRAYS]
+        return [array.data for array in arrays.values()]
+
+    plain, none, pulled = weights(), weights(proximal_mu=0.0), weights(proximal_mu=2.0)
+    host = Host(small(), tmp_path / "other")
+    held_back = host.device(2).train(Central(small()).initial_arrays, 1, 3, proximal_mu=2.0)
+    host.close()
+    assert plain == none != pulled == [array.data for array in held_back.arrays.values()]
+
+
 def to_stage(server_round: int, window_s: float, limit_bytes: int) -> RecordDict:
     config = ConfigRecord({SERVER_ROUND: server_round, LOCAL_STEPS: 2})
     config[WINDOW_S], config[WRITE_LIMIT_BYTES] = window_s, limit_bytes

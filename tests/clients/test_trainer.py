@@ -40,9 +40,9 @@ def batches(weights: bool = False) -> list[Batch]:
     ]
 
 
-def plain(given: list[Batch]) -> tuple[nn.Module, list[np.ndarray]]:
-    """Train as anybody would."""
-    trained = model()
+def plain(given: list[Batch], mu: float = 0.0) -> tuple[nn.Module, list[np.ndarray]]:
+    """Train as anybody would, with the proximal term spelt out in the loss."""
+    trained, start = model(), model()
     sgd = torch.optim.SGD(trained.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
     losses = []
     for images, labels, weights in given:
@@ -50,7 +50,9 @@ def plain(given: list[Batch]) -> tuple[nn.Module, list[np.ndarray]]:
         pixels = torch.from_numpy(images).float() / 127.5 - 1
         each = F.cross_entropy(trained(pixels), torch.from_numpy(labels), reduction="none")
         weighted = each if weights is None else each * torch.from_numpy(weights).float()
-        weighted.mean().backward()
+        pairs = zip(trained.parameters(), start.parameters(), strict=True)
+        distance = sum((w - w0.detach()).square().sum() for w, w0 in pairs)
+        (weighted.mean() + mu / 2 * distance).backward()
         sgd.step()
         losses.append(each.detach().numpy())
     return trained, losses
@@ -68,12 +70,13 @@ def assert_close(one: Trained, other: Trained, tolerance: float) -> None:
     assert other.losses == pytest.approx(one.losses, abs=tolerance)
 
 
+@pytest.mark.parametrize("mu", [0.0, 0.7])
 @pytest.mark.parametrize("weights", [False, True])
-def test_training_equals_a_plain_pytorch_loop(weights: bool) -> None:
+def test_training_equals_a_plain_pytorch_loop(weights: bool, mu: float) -> None:
     trainer = Trainer(model(), TRAINING)
     told: list[np.ndarray] = []
-    trained = trainer.train(trainer.arrays(), batches(weights), 0.1, told.append)
-    expected, losses = plain(batches(weights))
+    trained = trainer.train(trainer.arrays(), batches(weights), 0.1, told.append, mu)
+    expected, losses = plain(batches(weights), mu)
     for name, value in expected.state_dict().items():
         assert trained.arrays[name].numpy() == pytest.approx(value.numpy(), abs=1e-6)
     assert trained.losses == pytest.approx(np.concatenate(losses), abs=1e-6)
@@ -93,11 +96,23 @@ def test_weights_of_one_change_nothing_and_weights_of_nothing_train_nothing() ->
     assert untrained.losses.min() > 0
 
 
+def test_the_proximal_term_holds_training_back_where_it_started() -> None:
+    trainer = Trainer(model(), TRAINING.model_copy(update={"momentum": 0.0}))
+    start = trainer.arrays()
+
+    def distance(mu: float) -> float:
+        trained = trainer.train(start, batches(), 0.1, proximal_mu=mu).arrays
+        gaps = [trained[name].numpy() - start[name].numpy() for name in start]
+        return float(sum(np.square(gap).sum() for gap in gaps))
+
+    assert 0 < distance(5.0) < distance(0.5) < distance(0.0)
+
+
 def test_nothing_is_left_over_from_the_training_before() -> None:
     trainer = Trainer(model(), TRAINING)
     start = trainer.arrays()
     first = trainer.train(start, batches(), 0.1, lambda _: None)
-    trainer.train(first.arrays, batches()[::-1], 0.5, lambda _: None)
+    trainer.train(first.arrays, batches()[::-1], 0.5, lambda _: None, proximal_mu=0.3)
     assert_same(first, trainer.train(start, batches(), 0.1, lambda _: None))
 
 

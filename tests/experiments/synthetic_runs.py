@@ -35,7 +35,8 @@ def round_row(server_round: int, end_s: float, accuracy: float | None, **changes
     """Return a row of `rounds.jsonl`."""
     row: Row = {
         "round": server_round, "start_s": 0.0, "end_s": end_s, "wanted": 2, "selected": [],
-        "counted": [], "late": [], "failed": [], "rejected": [], "not_selected": {},
+        "counted": [], "late": [], "left": [], "unused": [], "failed": [], "rejected": [],
+        "not_selected": {},
         "accuracy": accuracy, "loss": None if accuracy is None else 1 - accuracy,
     }  # fmt: skip
     return row | changes

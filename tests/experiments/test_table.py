@@ -37,6 +37,7 @@ ARM_KEYS = {
 
 # Columns that are left out where they say nothing.
 OPTIONAL = {"reads", "cached", "stages", "staged", "stall", "effective", "skipped"}
+OPTIONAL |= {"aggregates", "per step", "steps", "late", "left"}
 
 
 def evaluated(path: Path, accuracies: list[float | None], **config: Any) -> Run:
@@ -206,6 +207,9 @@ def test_columns_are_shown_where_they_say_something(tmp_path: Path) -> None:
         "c": ("cached", {"form": "prepared"}, {}),
         "d": ("stages", {"staging": True}, {}),
         "e": ("staged", {}, {"requests": 10, "hits": 1, "staged": 1}),
+        "p": ("aggregates", {"aggregation": "fedadam"}, {}),
+        "q": ("per step", {"normalisation": "fednova"}, {}),
+        "r": ("steps", {"local_work": "together"}, {}),
         "f": ("stall", {}, {"stall_s": 1.0}),
         "g": ("effective", {}, {"unique_samples": 10, "effective_samples": 9.0}),
         "h": ("skipped", {}, {"skipped": 1}),
@@ -384,6 +388,17 @@ def test_table_shows_every_figure_within_eighty_columns(tmp_path: Path) -> None:
     assert "Timing model mobilenet; learning model mlp" in text
     assert "All seconds are virtual" in text
     assert "not inflated" in text
+
+
+def test_table_says_what_ends_rounds_and_when_devices_are_there(tmp_path: Path) -> None:
+    rounds = {"cohort": 2, "rounds": 5, "deadline_s": [[1, 60.0], [4, 30.0]], "late": "cancel"}
+    presence = {"kind": "periodic", "period_s": 600.0, "share": 0.5}
+    text = " ".join(
+        lines_of(compare_json(two_arms(tmp_path, rounds=rounds, availability=presence)))
+    )
+    assert "until a deadline of 60.0 s from round 1, 30.0 s from round 4" in text
+    assert "who is late is told to stop" in text
+    assert "50.0% of every 10.0 min; who leaves in mid-round aborts its work" in text
 
 
 def test_table_names_nominal_sizes_kinds_failures_and_missing_seeds(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fedio.costs import (
     io_to_compute,
     phases,
     staging_s,
+    total_s,
 )
 from fedio.profiles import Speeds
 
@@ -139,16 +140,52 @@ def test_one_step_stands_for_all_that_are_alike(
 ) -> None:
     speeds = device(depth=depth, readers=readers, compute_s=compute_s)
     work = expected_work(steps, 2, np.array([hit_share]), SAMPLES, 100.0, speeds)
-    by_step = {
-        field.name: getattr(work, field.name).repeat(steps, axis=1)
-        for field in fields(Work)
-        if getattr(getattr(work, field.name), "ndim", 0) == 2
-    }
-    one, all_of_them = phases(work, speeds), phases(replace(work, **by_step), speeds)
+    one, all_of_them = phases(work, speeds), phases(step_by_step(work), speeds)
     for phase in fields(Phases):
         np.testing.assert_allclose(
             getattr(one, phase.name), getattr(all_of_them, phase.name), rtol=1e-12, atol=1e-9
         )
+    np.testing.assert_allclose(total_s(work, speeds), one.total_s, rtol=1e-12)
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.floats(1, 3))
+def test_one_step_stands_for_all_where_decoding_and_training_share_cores(
+    steps: int, depth: int, slowdown: float
+) -> None:
+    speeds = device(2, depth=depth, slowdown=np.array([slowdown, 1.0]))  # type: ignore[arg-type]
+    two = Samples(*np.array([[20.0], [40.0], [1.0], [0.5]]).repeat(2, axis=1))
+    work = expected_work(steps, 2, np.array([0.25, 0.5]), two, 100.0, speeds)
+    one, all_of_them = phases(work, speeds), phases(step_by_step(work), speeds)
+    for name in ("stall_s", "decode_s", "compute_s", "total_s"):
+        np.testing.assert_allclose(getattr(one, name), getattr(all_of_them, name), rtol=1e-12)
+    np.testing.assert_allclose(total_s(work, speeds), one.total_s, rtol=1e-12)
+    if slowdown > 1.01 and depth > 1 and steps > 1:
+        assert one.compute_s[0] > one.compute_s[1]
+
+
+def step_by_step(work: Work) -> Work:
+    """The same work with all of its steps written out, and writes of nothing."""
+    counts = {f.name: getattr(work, f.name) for f in fields(Work)}
+    clients = len(work.misses)
+    nothing = np.zeros((clients, work.steps))
+    alike = ("samples", "hits", "hit_bytes", "misses", "origin_bytes", "decodes", "decoded_bytes")
+    written = {
+        name: np.broadcast_to(counts[name], clients)[:, None].repeat(work.steps, axis=1)
+        for name in alike
+    }
+    return replace(work, **written, writes=nothing, written_bytes=nothing)
+
+
+def test_the_total_is_that_of_all_phases() -> None:
+    work = two_steps(depth=2)
+    assert total_s(work, device())[0] == pytest.approx(phases(work, device()).total_s[0])
+
+
+def test_writes_that_are_left_out_take_nothing_whatever_a_device_claims() -> None:
+    speeds = device(cache_write_latency_s=np.nan, cache_write_bytes_per_s=np.nan)
+    took = phases(expected_work(4, 2, np.zeros(1), SAMPLES, 100.0, speeds), speeds)
+    assert took.write_s.tolist() == [0.0]
+    assert np.isfinite(took.total_s).all()
 
 
 def test_training_without_an_end_has_no_end() -> None:

@@ -163,6 +163,17 @@ def test_many_alike_at_once_are_as_each_alone() -> None:
         np.testing.assert_array_equal(finish_alike_s(steps, *each, depth, readers), walked)
 
 
+def test_a_depth_that_all_have_is_as_one_of_each() -> None:
+    rng = np.random.default_rng(6)
+    each = rng.integers(0, 9, (3, 500)).astype(np.float64)
+    same, varied = np.full(500, 3.0), rng.integers(1, 9, 500).astype(np.float64)
+    for depth, readers in ((same, varied), (varied, same), (same, same)):
+        walked = finish_s(*np.repeat(each[:, :, None], 7, axis=2), depth, readers)
+        np.testing.assert_array_equal(finish_alike_s(7, *each, depth, readers), walked)
+    nobody = np.zeros(0)
+    assert len(finish_alike_s(7, nobody, nobody, nobody, nobody, nobody)) == 0
+
+
 def test_what_takes_for_ever_or_nobody_knows_how_long_does_so_at_any_depth() -> None:
     each = np.array([[np.inf, 1, 1, np.nan, 1, 1], [1, np.inf, 1, 1, np.nan, 1], [1] * 6])
     each[2, [2, 5]] = np.inf, np.nan

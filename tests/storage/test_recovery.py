@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -457,3 +457,71 @@ def test_a_refill_under_another_policy_tells_it_of_newcomers_alone() -> None:
         cache.put(sample, payload)
     assert cache.used_bytes <= cache.usable_bytes
     assert len(cache) == len(cache.residents)
+
+
+# --- saved states of a cache in memory that outlive its process ----------------------------------
+
+
+def in_memory(file: Path, before: int | None = None) -> SampleCache:
+    """A cache whose store has been made anew, as in another process."""
+    return SampleCache(MemoryStore(file), 20_000, POLICIES["lru"](40), before)
+
+
+def bring_back(cache: SampleCache) -> None:
+    """Give a cache the payloads that it lacks; sample s has 1,000 bytes of s."""
+    for sample in cache.missing.tolist():
+        payload = np.full(1000, sample, np.uint8)
+        start = np.zeros(1, np.int64)
+        cache.refill(np.array([sample]), payload, start, start + 1000)
+
+
+def use(cache: SampleCache, samples: Iterable[int]) -> list[int]:
+    """Read samples, and put those that are not there; return how many hits each read had."""
+    hits, buffer = [], np.zeros(1000, np.uint8)
+    for sample in samples:
+        hits.append(int(cache.read(np.array([sample]), buffer).served.sum()))
+        if not hits[-1]:
+            cache.put(sample, bytes([sample]) * 1000)
+    return hits
+
+
+def test_a_cache_in_memory_goes_on_in_another_process_as_if_it_had_not_ended(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    first, later = rng.integers(0, 40, (2, 200)).tolist()
+    cache = in_memory(tmp_path / "states")
+    use(cache, first)
+    cache.save(1, {"x": np.arange(3)})
+    again = in_memory(tmp_path / "states")
+    assert (again.tag, again.notes["x"].tolist()) == (1, [0, 1, 2])
+    assert again.missing.tolist() == cache.residents.tolist() != []
+    bring_back(again)
+    assert use(again, later) == use(cache, later)
+    assert again.residents.tolist() == cache.residents.tolist()
+
+
+def test_it_goes_back_to_any_of_the_states_that_are_kept(tmp_path: Path) -> None:
+    cache, held = in_memory(tmp_path / "states"), {}
+    for tag in range(1, 6):
+        use(cache, range(7 * tag, 7 * tag + 5))
+        cache.save(tag)
+        held[tag] = cache.residents.tolist()
+    for tag in (5, 4, 3):
+        assert in_memory(tmp_path / "states", before=tag + 1).missing.tolist() == held[tag]
+    again = in_memory(tmp_path / "states")
+    assert again.tag == 3  # what came after it is forgotten
+    bring_back(again)
+    again.save(4)
+    assert in_memory(tmp_path / "states").missing.tolist() == held[3]
+
+
+def test_damaged_states_of_a_cache_in_memory_are_not_trusted(tmp_path: Path) -> None:
+    cache = in_memory(tmp_path / "states")
+    use(cache, range(5))
+    cache.save(1)
+    (tmp_path / "states").write_bytes(b"garbage")
+    again = in_memory(tmp_path / "states")
+    assert again.rebuilt
+    assert (len(again), again.missing.tolist()) == (0, [])
+    assert sum(use(again, range(5))) == 0

@@ -54,7 +54,8 @@ def speeds(clients: int, compute_s: Iterable[float]) -> Speeds:
     """Devices that differ in compute only; all else takes next to no time."""
     values = {field.name: np.full(clients, 1e12) for field in fields(Speeds)}
     free = {name: np.zeros(clients) for name in values if not name.endswith("_per_s")}
-    return Speeds(**(values | free | {"compute_s": np.array(list(compute_s))}))
+    own = {"compute_s": np.array(list(compute_s)), "memory_bytes": np.full(clients, 1e9)}
+    return Speeds(**(values | free | own))
 
 
 class ScriptedGrid(Grid):

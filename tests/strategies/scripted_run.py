@@ -11,9 +11,9 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from fedio.config import Experiment
 from fedio.protocol import ACCURACY, LOSS
 from fedio.runs import Run, RunFolder, read_run
-from strategies.server_app import strategy_of
-from strategies.staging import Stager
-from strategies.timeline import Timeline
+from strategies.aggregations import aggregation_of
+from strategies.scheduled import Devices, Scheduled
+from strategies.server_app import selector_of
 from tests.strategies.scripted_grid import Script, ScriptedGrid, Stages, speeds
 
 FIVE_S = (1.0, 2.0, 3.0, 4.0, 10.0)
@@ -30,18 +30,23 @@ def trains(client: int, server_round: int) -> dict[str, Any]:
     return {"meter": WORK, "arrays": {"w": np.full((2, 3), client + 1, np.float32)}}
 
 
-def play(
+def play(  # noqa: PLR0917 - what differs from test to test
     path: Path,
     script: Script = trains,
     rounds: int = 3,
     seconds: tuple[float, ...] = FIVE_S,
     stages: Stages | None = None,
+    resume: bool = False,
     cache: dict[str, Any] | None = None,
+    arm: dict[str, Any] | None = None,
+    availability: dict[str, Any] | None = None,
+    engine: dict[str, Any] | None = None,
     **section: Any,
 ) -> tuple[Run, ScriptedGrid, ArrayRecord]:
     """Run `rounds` rounds over scripted clients and return what was written and the last model.
 
-    The arm stages where `stages` says what clients do when asked to.
+    The arm stages where `stages` says what clients do when asked to; a run that was interrupted
+    goes on with `resume`.
     """
     values = {"rounds": rounds, "cohort": 3, "roster_timeout_s": 1.0, "reply_timeout_s": 1.0}
     experiment = Experiment.model_validate(
@@ -51,17 +56,21 @@ def play(
             "rounds": values | section,
             "training": {"local_steps": 2, "batch_size": 5},
             "cache": cache or {},
-            "arms": {"arm": {"staging": stages is not None}},
+            "availability": availability or {},
+            "engine": engine or {},
+            "arms": {"arm": {"staging": stages is not None} | (arm or {})},
         }
     ).for_arm()
-    folder = RunFolder.create(path, experiment)
-    devices = speeds(len(seconds), seconds)
-    strategy = strategy_of(experiment, folder)
-    strategy._timeline = Timeline(strategy._fleet, devices)
-    strategy._speeds = devices
-    grid = ScriptedGrid(devices, script)
+    folder = RunFolder(path)
+    if not (resume and folder.is_begun):
+        folder = RunFolder.create(path, experiment)
+    clients = len(seconds)
+    devices = Devices(["scripted"] * clients, speeds(clients, seconds))
+    aggregation, selector = aggregation_of(experiment.chosen), selector_of(experiment.chosen)
+    strategy = Scheduled(experiment, selector, aggregation, devices, folder)
+    grid = ScriptedGrid(devices.speeds, script)
     if stages is not None:
-        strategy._stager, grid.stages = Stager(experiment, devices), stages
+        grid.stages = stages
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         return MetricRecord({ACCURACY: server_round / 10, LOSS: float(arrays["w"].numpy().mean())})

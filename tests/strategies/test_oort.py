@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from fedio.errors import InputError
 from strategies.selector import Cohort, State, View
-from strategies.selectors.oort import Oort, confident_scores, discount, exploitable
+from strategies.selectors.oort import (
+    Oort,
+    confident_scores,
+    discount,
+    durations,
+    exploitable,
+    preferred_s,
+)
 from strategies.selectors.oort_parameters import PRESETS
 
 ViewOf = Callable[..., View]
@@ -92,8 +99,8 @@ def test_preferred_duration_and_penalty_by_hand(view_of: ViewOf) -> None:
 
 
 def test_untried_clients_by_hand(view_of: ViewOf) -> None:
-    # Registered: 1 s down, 160 * 0.01 s, 2 s up = 4.6 s. T = 2.3 s, observed of client 0 alone;
-    # priors min(n, 160) times (2.3 / 4.6)^2.
+    # Registered: 1 s down, 160 * 0.01 s, 2 s up = 4.6 s. T = 2.3 s, observed of client 0, is at
+    # position int(4 * 0.1); priors min(n, 160) times (2.3 / 4.6)^2.
     view = view_of(
         4,
         4,
@@ -115,20 +122,51 @@ def test_registered_duration_knows_nothing_of_storage(view_of: ViewOf) -> None:
     np.testing.assert_allclose(predicted, [4.6, 4.6, 4.6])
 
 
-def test_without_observed_durations_nobody_is_slow(view_of: ViewOf) -> None:
-    view = view_of(3, 3, compute_s=[0.001, 1.0, 1e9], samples=100)
+def test_preferred_duration_is_a_percentile_of_observed_and_registered_ones(
+    view_of: ViewOf,
+) -> None:
+    # Registered: 3 s + 160 * (0.01, 0.1) s = 4.6 and 19 s; observed 8 and 9; one does not fit, and
+    # of one nothing is known. Of 4.6, 8, 9, 19 the value at position int(4 * 0.3) is 8.
+    view = view_of(
+        6,
+        6,
+        last_round=[9, 9, 0, 0, 0, 0],
+        utility=1.0,
+        duration_s=[8.0, 9.0, np.nan, np.nan, np.nan, np.nan],
+        compute_s=[0.01, 0.01, 0.01, 0.1, 0.01, np.nan],
+        fits=[True, True, True, True, False, True],
+        feasible=np.array([True, True, True, True, False, True]),
+    )
+    np.testing.assert_allclose(durations(view), [8.0, 9.0, 4.6, 19.0, np.nan, np.nan])
+    assert preferred_s(durations(view), 30) == 8.0
+    by_client = scores(select(Oort("fedscale"), view)[0])
+    assert [by_client[i] for i in (2, 3, 5)] == pytest.approx([160.0, 160 * (8 / 19) ** 2, 160.0])
+
+
+def test_without_known_durations_nobody_is_slow(view_of: ViewOf) -> None:
+    view = view_of(3, 3, compute_s=np.nan, samples=100)
     assert scores(select(Oort(), view)[0]) == {0: 100.0, 1: 100.0, 2: 100.0}
+
+
+def test_priors_of_untried_clients_count_in_the_normalisation(view_of: ViewOf) -> None:
+    # Of 2, 4 and the prior 160 the cap is 160, 0.999 of the least is 1.998, the range 158.002.
+    view = view_of(3, 3, server_round=1, last_round=[1, 1, 0], utility=[2.0, 4.0, np.nan])
+    by_client = scores(select(Oort(), view)[0])
+    assert by_client == pytest.approx({0: 0.002 / 158.002, 1: 2.002 / 158.002, 2: 160.0})
 
 
 def test_cut_off_by_hand() -> None:
     rng = np.random.default_rng(0)
     falling = np.arange(100, 0, -1) / 100
-    # One exploited: the best is 1.00, so 0.7 and above are 31, more than ten times as many.
+    # One exploited: the next is 0.99, so 0.693 and above are 31, more than ten times as many.
     assert sorted(exploitable(falling, 1, 0.7, rng)) == list(range(31))
-    # The cut-off at 0.99 leaves 2; but more than ten are taken before it counts.
+    # The cut-off at 0.9801 leaves 2; but more than ten are taken before it counts.
     assert sorted(exploitable(falling, 1, 0.99, rng)) == list(range(11))
-    # Four exploited: the fourth is 0.97; 0.5 * 0.97 = 0.485 leaves 52.
-    assert sorted(exploitable(falling, 4, 0.5, rng)) == list(range(52))
+    # Four exploited: the next is 0.96; 0.5 * 0.96 = 0.48 leaves 53.
+    assert sorted(exploitable(falling, 4, 0.5, rng)) == list(range(53))
+    # None is beyond those that are exploited, and none is wanted.
+    assert sorted(exploitable(falling, 100, 1.0, rng)) == list(range(100))
+    assert len(exploitable(falling, 0, 0.5, rng)) == 0
 
 
 def test_share_of_untried_clients_by_hand(view_of: ViewOf) -> None:
@@ -174,7 +212,8 @@ def test_pacer_by_hand(view_of: ViewOf, gained: float, before: float, after: flo
         exploited_utility=[99.0, 10.0, 10.0, 10.0],
     )
     assert float(state["round_threshold"]) == after
-    assert state["exploited_utility"].tolist() == [10.0, 10.0, 10.0, gained]
+    # Two clients gained that much; the artifact divides by 2.0001.
+    np.testing.assert_allclose(state["exploited_utility"], [10, 10, 10, gained * 2 / 2.0001])
 
 
 @pytest.mark.parametrize(("server_round", "history"), [(9, [10.0] * 3), (8, [10.0] * 2)])
@@ -191,7 +230,9 @@ def test_pacer_waits_for_its_round_and_two_windows(
 def test_only_exploited_clients_that_answered_count(view_of: ViewOf) -> None:
     view = view_of(4, 2, server_round=8, last_round=[7, 7, 3, 7], utility=[5.0, 2.0, 50.0, 9.0])
     _, state = select(Oort(), view, round=7, exploited=[1, 2, 3])
-    assert state["exploited_utility"].tolist() == [5.5]
+    np.testing.assert_allclose(state["exploited_utility"], [(2.0 + 9.0) / 2.0001])
+    _, state = select(Oort(), view, round=7, exploited=[2])
+    assert state["exploited_utility"].tolist() == [0.0]
 
 
 def test_threshold_of_100_is_any_duration(view_of: ViewOf) -> None:

@@ -11,6 +11,7 @@ from fedio.profiles import Speeds
 from fedio.protocol import ARRAYS
 from strategies.round import (
     RejectedReplyError,
+    Terms,
     check_reply,
     settle,
     sort_replies,
@@ -135,37 +136,58 @@ ARRIVALS_S = np.array([108.0, 103.0, 150.0, 103.0, 101.0])
 
 
 def test_the_round_lasts_until_the_kth_arrival() -> None:
-    outcome = settle(CLIENTS, ARRIVALS_S, wanted=3, start_s=100.0, deadline_s=None)
+    outcome = settle(CLIENTS, ARRIVALS_S, Terms(3), 100.0)
     assert outcome.counted.tolist() == [1, 3, 4]
     assert outcome.late.tolist() == [0, 2]
     assert outcome.end_s == 103.0
 
 
 def test_a_tie_at_the_kth_place_goes_to_the_lower_client() -> None:
-    outcome = settle(CLIENTS, ARRIVALS_S, wanted=2, start_s=100.0, deadline_s=None)
+    outcome = settle(CLIENTS, ARRIVALS_S, Terms(2), 100.0)
     assert outcome.counted.tolist() == [1, 4]
     assert outcome.late.tolist() == [0, 2, 3]
 
 
 def test_without_over_commitment_the_slowest_ends_the_round() -> None:
-    outcome = settle(CLIENTS, ARRIVALS_S, wanted=5, start_s=100.0, deadline_s=None)
+    outcome = settle(CLIENTS, ARRIVALS_S, Terms(5), 100.0)
     assert outcome.counted.tolist() == [0, 1, 2, 3, 4]
     assert outcome.end_s == 150.0
 
 
 def test_the_deadline_cuts_off_and_is_waited_for() -> None:
-    outcome = settle(CLIENTS, ARRIVALS_S, wanted=5, start_s=100.0, deadline_s=8.0)
+    outcome = settle(CLIENTS, ARRIVALS_S, Terms(5, deadline_s=8.0), 100.0)
     assert outcome.counted.tolist() == [0, 1, 3, 4]
     assert outcome.late.tolist() == [2]
     assert outcome.end_s == 108.0
-    reached = settle(CLIENTS, ARRIVALS_S, wanted=3, start_s=100.0, deadline_s=8.0)
+    reached = settle(CLIENTS, ARRIVALS_S, Terms(3, deadline_s=8.0), 100.0)
     assert reached.end_s == 103.0
 
 
 def test_nobody_arrives() -> None:
     nobody = np.array([], dtype=np.int64)
-    assert settle(nobody, np.array([]), 3, 100.0, None).end_s == 100.0
-    assert settle(nobody, np.array([]), 3, 100.0, 8.0).end_s == 108.0
+    assert settle(nobody, np.array([]), Terms(3), 100.0).end_s == 100.0
+    assert settle(nobody, np.array([]), Terms(3, deadline_s=8.0), 100.0).end_s == 108.0
+
+
+def test_who_left_never_arrives_and_is_waited_for_no_longer_than_until_it_left() -> None:
+    arrivals_s = np.array([np.inf, 103.0, 105.0, np.inf, 101.0])
+    outcome = settle(CLIENTS, arrivals_s, Terms(5), 100.0, unusable_s=107.0)
+    assert outcome.counted.tolist() == [1, 2, 4]
+    assert outcome.left.tolist() == [0, 3]
+    assert outcome.late.tolist() == []
+    assert outcome.end_s == 107.0
+    # With enough of the others nobody waits for it.
+    assert settle(CLIENTS, arrivals_s, Terms(3), 100.0, unusable_s=107.0).end_s == 105.0
+    assert [outcome.of(client) for client in range(2)] == ["left", "counted"]
+
+
+def test_too_few_replies_do_not_count_at_all() -> None:
+    outcome = settle(CLIENTS, ARRIVALS_S, Terms(4, minimum=4, deadline_s=5.0), 100.0)
+    assert (outcome.counted.tolist(), outcome.unused.tolist()) == ([], [1, 3, 4])
+    assert outcome.late.tolist() == [0, 2]
+    assert outcome.end_s == 105.0
+    enough = settle(CLIENTS, ARRIVALS_S, Terms(4, minimum=3, deadline_s=5.0), 100.0)
+    assert (enough.counted.tolist(), enough.unused.tolist()) == ([1, 3, 4], [])
 
 
 @pytest.mark.parametrize(
@@ -220,6 +242,6 @@ def test_one_bad_reply_leaves_the_others_alone() -> None:
     assert {client: problem.outcome for client, problem in problems.items()} == {
         1: "failed",
         2: "rejected",
-        3: "failed",
+        3: "late",
     }
     assert problems[3].reason == "no reply in time"

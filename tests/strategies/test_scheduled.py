@@ -14,9 +14,10 @@ import torch
 from fedio.config import Experiment
 from fedio.errors import RunError
 from fedio.runs import RunFolder
+from strategies.aggregations import aggregation_of
 from strategies.ledger import PHASES
-from strategies.server_app import strategy_of
-from strategies.timeline import Timeline
+from strategies.scheduled import Devices, Scheduled
+from strategies.selectors import Uniform
 from tests.strategies.replies import meter_of
 from tests.strategies.scripted_grid import Script, ScriptedGrid, speeds
 from tests.strategies.scripted_run import FIVE_S, initial, play, trains
@@ -56,10 +57,10 @@ def test_what_a_late_client_says_is_not_known_before_it_arrives(tmp_path: Path) 
             "rounds": {"cohort": 3, "over_commitment": 5 / 3},
         }
     ).for_arm()
-    strategy = strategy_of(experiment, RunFolder.create(tmp_path, experiment))
-    devices = speeds(5, FIVE_S)
-    strategy._timeline = Timeline(strategy._fleet, devices)
-    grid = ScriptedGrid(devices, trains)
+    devices = Devices(["scripted"] * 5, speeds(5, FIVE_S))
+    folder = RunFolder.create(tmp_path, experiment)
+    strategy = Scheduled(experiment, Uniform(), aggregation_of(experiment.chosen), devices, folder)
+    grid = ScriptedGrid(devices.speeds, trains)
     strategy.start(grid, initial(), num_rounds=1)
     fleet = strategy._fleet
     assert np.isfinite(fleet.duration_s).tolist() == [True, True, True, False, False]
@@ -142,13 +143,15 @@ def test_too_many_empty_rounds_end_the_run_with_the_first_traceback(tmp_path: Pa
     assert not (tmp_path / "summary.json").exists()
 
 
-def test_a_client_that_never_replies_is_failed_and_its_round_ends(tmp_path: Path) -> None:
+def test_a_client_that_never_replies_is_late_and_its_round_ends(tmp_path: Path) -> None:
     def script(client: int, server_round: int) -> dict[str, Any] | None:
         return None if client == 2 else trains(client, server_round)
 
-    run, _, _ = play(tmp_path, script, rounds=1, cohort=5, reply_timeout_s=0.2)
-    assert run.rounds[1]["failed"] == [2]
+    run, _, _ = play(tmp_path, script, rounds=1, cohort=5, reply_timeout_s=0.2, deadline_s=120.0)
+    assert run.rounds[1]["late"] == [2]
     assert run.rounds[1]["counted"] == [0, 1, 3, 4]
+    assert run.rounds[1]["end_s"] == 120.0
+    assert run.clients[2]["outcome"] == "late"
 
 
 def test_a_lying_claim_misleads_no_clock(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def ids(*clients: int) -> np.ndarray:
 def ended(next_: np.ndarray, problems: dict[int, Problem] | None = None) -> Any:
     """A round that lasted from 100 to 150 s."""
     cohort = Cohort(ids(0, 1), ids(8, 8), Reasons(["a", "a"], {}, {}), next_)
-    outcome = Outcome(ids(0), ids(1), 150.0)
+    outcome = Outcome(ids(0), ids(1), ids(), ids(), 150.0)
     return SimpleNamespace(
         start_s=100.0, outcome=outcome, cohort=cohort, problems=problems or {}, server_round=7
     )
@@ -89,7 +89,7 @@ class Day:
         """Return what it may write in a round that ends then, and have it write something."""
         self.grid.stages = lambda *_: {"written_bytes": written_bytes}
         done = ended(ids(client))
-        done.outcome = Outcome(ids(), ids(), end_s)
+        done.outcome = Outcome(ids(), ids(), ids(), ids(), end_s)
         done.start_s = end_s - 1
         self.stager.stage(self.grid, self.nodes, done, np.zeros(2), 1.0)
         return self.grid.staged[-1].write_limit_bytes

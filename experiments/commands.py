@@ -74,12 +74,16 @@ def run(options: argparse.Namespace) -> None:
     out = options.out or Path(RUNS_FOLDER) / run_name(experiment)
     _check_file(options.json)
     check_reusable(out, experiment)
+    if options.resume and not out.is_dir():
+        raise InputError(f"there is no run in {out} to resume; leave --resume out")
     if options.resume and (out / SUMMARY_FILE).is_file():
         progress_console.print(f"the run in {out} is complete already", soft_wrap=True)
     else:
-        interrupted = RunFolder.again(out, experiment) if options.resume else None
         with reserved(out):
-            folder = interrupted or RunFolder.create(out, experiment)
+            open_folder = RunFolder.again if options.resume else RunFolder.create
+            folder = open_folder(out, experiment)
+            if options.resume and not folder.is_begun:
+                progress_console.print(f"no round in {out} is over: it begins anew", soft_wrap=True)
             _run(experiment, folder, options.engine)
     done = read_run(out)
     _print_summary(done)

@@ -77,6 +77,8 @@ def read_records(file: str, columns: Mapping[str, str]) -> Records:
         if form == "CSV":
             return _read_csv(path, data, columns)
         entries = load_plain(data) if form == "pickle" else _parse_json(data)
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:

@@ -82,18 +82,14 @@ class RunFolder:
     def again(cls, path: Path, experiment: Experiment) -> RunFolder:
         """Return the folder of an interrupted run, to go on where it was.
 
+        One in which no round was over, or that keeps no checkpoints, begins anew.
+
         Raises:
-            InputError: there is no such run, or it is of another experiment or was never begun.
+            InputError: it cannot be written, or it is of another experiment.
         """
-        if not (path / CONFIG_FILE).is_file():
-            raise InputError(f"there is no run in {path} to resume; leave --resume out")
         check_reusable(path, experiment)
-        if not (path / CHECKPOINT_FILE).is_file():
-            raise InputError(
-                f"the run in {path} has no checkpoint, so no round of it is over (or "
-                "engine.checkpoints is false); leave --resume out"
-            )
-        return cls(path)
+        begun = cls(path)
+        return begun if begun.is_begun else cls.create(path, experiment)
 
     @property
     def is_begun(self) -> bool:

@@ -24,6 +24,7 @@ from fedio.config import Arm
 from fedio.errors import InputError
 from fedio.plugins import create
 from fedio.protocol import ARRAYS, CONFIG, NUM_EXAMPLES, ONE
+from strategies.buffered import FedBuff
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ WEIGHT_KEYS = {"samples": NUM_EXAMPLES, "equal": ONE}
 Bound = tuple[str, Callable[[float], bool]]
 POSITIVE: Bound = "> 0", lambda value: 0 < value < math.inf
 NOT_NEGATIVE: Bound = ">= 0", lambda value: 0 <= value < math.inf
+COUNT: Bound = "a whole number >= 1", lambda value: isinstance(value, int) and value >= 1
 SHARE: Bound = ">= 0 and < 1", lambda value: 0 <= value < 1
 
 
@@ -57,13 +59,15 @@ AGGREGATIONS: dict[str, Callable[..., Strategy]] = {
     "fedadam": _makes(FedAdam, **_ADAPTIVE),
     "fedyogi": _makes(FedYogi, **_ADAPTIVE),
     "fedavgm": _makes(FedAvgM, server_learning_rate=POSITIVE, server_momentum=SHARE),
+    "fedbuff": _makes(FedBuff, buffer=COUNT, lr=POSITIVE, exponent=NOT_NEGATIVE),
 }
 
 # What each class carries from one round into the next, and as what. What it renews in each round
-# before it uses it is left out, as FedAdam's `current_arrays`.
+# before it uses it is left out, as FedAdam's `current_arrays`; so is what `BufferedRounds` keeps.
 _MOMENTS: dict[str, type] = {"m_t": dict, "v_t": dict}
 STATE: dict[type[Strategy], dict[str, type]] = {
     FedAvg: {},
+    FedBuff: {},
     FedProx: {},
     FedAdagrad: _MOMENTS,
     FedAdam: _MOMENTS,

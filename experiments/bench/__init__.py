@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from experiments.bench import cache, datapath, engine, policy
+from experiments.bench import cache, datapath, engine, policy, select
 from experiments.bench.measure import Row
 
 BENCHES: dict[str, Callable[[], Iterable[Row]]] = {
     "engine": engine.rows,
     "cache": cache.rows,
     "policy": policy.rows,
+    "select": select.rows,
     "datapath": datapath.rows,
 }
 

@@ -33,6 +33,7 @@ from strategies.aggregations import (
     restore,
     state_of,
 )
+from strategies.buffered import FedBuff
 from strategies.cohort_grid import CohortGrid, messages_in_order
 from tests.strategies.replies import reply
 
@@ -178,7 +179,8 @@ def test_the_state_is_needed() -> None:
 
 
 def test_the_table_is_covered() -> None:
-    assert {name for name in CASES if ":" not in name} == AGGREGATIONS.keys()
+    buffered = {"fedbuff"}  # it aggregates otherwise
+    assert {name for name in CASES if ":" not in name} | buffered == AGGREGATIONS.keys()
     for name, make in AGGREGATIONS.items():
         assert type(make()) in STATE, name
 
@@ -189,6 +191,15 @@ def test_one_node_is_enough_and_the_proximal_term_is_in_the_message() -> None:
         lambda grid: strategy.configure_train(3, first_model(), ConfigRecord(), grid), [9]
     )
     assert dict(message.content.config_records[CONFIG]) == {"proximal-mu": 0.25, "server-round": 3}
+
+
+def test_a_buffer_is_as_it_is_asked_for() -> None:
+    strategy = aggregation_of(arm("fedbuff", buffer=5, lr=0.5, exponent=0.25))
+    assert isinstance(strategy, FedBuff)
+    made = strategy.buffer
+    assert (made.size, made.lr, made.exponent) == (5, 0.5, 0.25)
+    assert strategy.min_train_nodes == 1
+    assert state_of(strategy) == {}
 
 
 @pytest.mark.parametrize(
@@ -205,6 +216,9 @@ def test_one_node_is_enough_and_the_proximal_term_is_in_the_message() -> None:
         ("fedyogi", {"beta_2": 1.0}, "beta_2 must be >= 0 and < 1"),
         ("fedavgm", {"server_momentum": -0.1}, "server_momentum must be >= 0 and < 1"),
         ("fedprox", {"proximal_mu": -1}, "proximal_mu must be >= 0"),
+        ("fedbuff", {"buffer": 0}, "buffer must be a whole number >= 1"),
+        ("fedbuff", {"buffer": 2.0}, "buffer must be a whole number >= 1"),
+        ("fedbuff", {"exponent": -0.5}, "exponent must be >= 0"),
         ("fedavg", {"fraction_train": 0.5}, "fraction_train is not for a configuration to set"),
         ("flwr.serverapp.strategy:FedMedian", {"min_train_nodes": 3}, "min_train_nodes is not"),
         ("flwr.serverapp.strategy:FedMedian", {"middle": 3}, "does not take"),

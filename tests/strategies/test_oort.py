@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from fedio.errors import InputError
 from strategies.selector import Cohort, State, View
-from strategies.selectors.oort import (
-    Oort,
+from strategies.selectors.oort import Oort
+from strategies.selectors.oort_parameters import PRESETS
+from strategies.selectors.oort_scores import (
     confident_scores,
     discount,
     durations,
     exploitable,
+    normalisation,
     preferred_s,
 )
-from strategies.selectors.oort_parameters import PRESETS
 
 ViewOf = Callable[..., View]
 
@@ -76,14 +77,18 @@ def test_impossible_parameters_are_the_users_error(
 def test_normalised_utility_and_confidence_by_hand() -> None:
     # clip = 4, the value at position int(4 * 0.5); min = 0.999, range = 10 - 0.999 = 9.001;
     # sqrt(0.1 ln 10 / r) = 0.479853 for r = 1, 0.339307 for 2, 0.239926 for 4, 0.214597 for 5.
-    result = confident_scores(np.array([1.0, 2.0, 4.0, 10.0]), np.array([1, 2, 4, 5]), 10, 0.5)
+    utility = np.array([1.0, 2.0, 4.0, 10.0])
+    bounds = normalisation(utility, 0.5)
+    assert bounds == pytest.approx((4.0, 0.999, 9.001))
+    result = confident_scores(utility, np.array([1, 2, 4, 5]), 10, bounds)
     expected = [0.000111 + 0.479853, 0.111210 + 0.339307, 0.333407 + 0.239926, 0.333407 + 0.214597]
     np.testing.assert_allclose(result, expected, atol=2e-6)
 
 
 def test_a_narrow_range_counts_as_a_ten_thousandth() -> None:
     # min = 0.00999, so that the utility of all is 0.00001 above it: 0.1 of the least range.
-    result = confident_scores(np.full(3, 0.01), np.array([1, 1, 1]), 1, 0.98)
+    utility = np.full(3, 0.01)
+    result = confident_scores(utility, np.array([1, 1, 1]), 1, normalisation(utility, 0.98))
     np.testing.assert_allclose(result, 0.1)
 
 

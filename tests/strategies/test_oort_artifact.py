@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 
 from strategies.selector import Cohort, State, View
-from strategies.selectors.oort import Oort, durations, normalisation, preferred_s
+from strategies.selectors.oort import Oort
+from strategies.selectors.oort_scores import durations, normalisation, preferred_s
 
 ViewOf = Callable[..., View]
 Made = dict[str, Any]

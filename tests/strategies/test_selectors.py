@@ -118,11 +118,10 @@ def test_where_all_were_tried_the_cohort_is_full_and_nobody_in_it_is_gone(
 def test_any_duration_gives_finite_scores(
     selector: Selector, view_of: ViewOf, duration_s: float
 ) -> None:
+    tried = {"last_round": 5, "times_selected": 1, "utility": 1.0, "loss": 1.0}
     for durations in (duration_s, [duration_s, 5.0, 6.0, 7.0] * 3):
-        check(
-            view := view_of(12, 5, last_round=5, utility=1.0, loss=1.0, duration_s=durations),
-            select(selector, view),
-        )
+        view = view_of(12, 5, duration_s=durations, **tried)
+        check(view, select(selector, view))
 
 
 def test_the_rest_is_counted_by_reason(selector: Selector, view_of: ViewOf) -> None:

@@ -69,6 +69,7 @@ class ScriptedGrid(Grid):
         self.trained: list[tuple[int, int]] = []
         self.stages: Stages = lambda *_: {}
         self.staged: list[Asked] = []
+        self.asked_steps: dict[int, int] = {}
         self.received: list[np.ndarray] = []
         self._replies: dict[str, Message] = {}
         self._numbers = itertools.count(1)
@@ -104,6 +105,7 @@ class ScriptedGrid(Grid):
             does = self.stages(client, server_round, config[WINDOW_S])
         else:
             self.trained.append((server_round, client))
+            self.asked_steps[client] = int(config[LOCAL_STEPS])
             self.received.append(message.content.array_records[ARRAYS]["w"].numpy())
             does = self.script(client, server_round)
         if does is None:

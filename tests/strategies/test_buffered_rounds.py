@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,12 @@ from hypothesis import strategies as st
 from fedio.arrays import pack
 from fedio.config import Experiment
 from fedio.errors import InputError
+from fedio.runs import RunFolder
 from strategies.buffered import Buffer
 from strategies.buffered_rounds import BufferedRounds, Shared
 from strategies.chooser import Chooser
 from strategies.fleet import Fleet
-from strategies.ledger import RoundRecord
+from strategies.ledger import Ledger, RoundRecord
 from strategies.selector import Cohort, NoFeasibleClient, Selector, State, View
 from strategies.selectors.uniform import Uniform
 from strategies.timeline import Timeline
@@ -157,6 +160,26 @@ def test_a_line_of_each_that_starts_in_a_round_is_there_with_its_reasons() -> No
     assert record.cohort.reasons.rest == {"busy": 2, "unavailable": 1, "not drawn": 1}
     assert record.predicted_s.shape == record.cohort.local_steps.shape == (4,)
     assert record.actual.total_s.tolist() == [DURATIONS_S[r.client] for r in record.reports]
+
+
+def test_the_ledger_takes_it_down(tmp_path: Path) -> None:
+    run = Run(DURATIONS_S, Buffer(2), rounds={"rounds": 3})
+    ledger = Ledger(RunFolder.create(tmp_path, run.experiment), ["phone"] * 5)
+    for server_round in range(1, 4):
+        ledger.record(run.play(server_round), 0.5, 1.0)
+    rounds, clients = (
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("rounds.jsonl", "clients.jsonl")
+    )
+    assert [row["selected"] for row in rounds] == [[0, 1, 2, 3], [0, 4], [1, 3]]
+    assert [row["counted"] for row in rounds] == [[0, 1], [3, 4], [0, 1]]
+    assert [row["late"] for row in rounds] == [[], [], [3]]
+    assert [(row["round"], row["client"], row["outcome"]) for row in clients] == [
+        *((1, client, "counted") for client in range(4)),
+        *((2, client, "counted") for client in (0, 4)),
+        (3, 1, "counted"),
+        (3, 3, "late"),
+    ]
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])
@@ -300,7 +323,7 @@ def test_what_needs_a_cohort_that_is_waited_for_is_refused(
         Run(DURATIONS_S, Buffer(2), arm=changes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0, 7.0]), min_size=2, max_size=8),
     st.integers(1, 5),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedio.errors import InputError
 from strategies.selector import Cohort, State, View
+from strategies.selectors.claims import predicted_s
 from strategies.selectors.oort import Oort
 from strategies.selectors.oort_parameters import PRESETS
 from strategies.selectors.oort_scores import (
@@ -18,6 +19,7 @@ from strategies.selectors.oort_scores import (
     exploitable,
     normalisation,
     preferred_s,
+    registered_s,
 )
 
 ViewOf = Callable[..., View]
@@ -125,6 +127,31 @@ def test_registered_duration_knows_nothing_of_storage(view_of: ViewOf) -> None:
     slow = view_of(3, 3, origin_read_bytes_per_s=[1.0, 1e6, np.nan], decode_sample_s=[0, 9, np.nan])
     predicted = select(Oort(), slow)[0].reasons.details["assumed_s"]
     np.testing.assert_allclose(predicted, [4.6, 4.6, 4.6])
+
+
+def test_registered_duration_is_the_cost_model_without_storage(view_of: ViewOf) -> None:
+    figures = np.random.default_rng(0).lognormal(size=(4, 50))
+    view = view_of(
+        50,
+        1,
+        compute_s=figures[0],
+        step_s=figures[1],
+        download_bytes_per_s=figures[2],
+        upload_bytes_per_s=figures[3],
+        decode_sample_s=0.0,
+        origin_read_latency_s=0.0,
+        origin_read_bytes_per_s=np.inf,
+    )
+    clients = np.arange(3, 40)
+    np.testing.assert_allclose(registered_s(view, clients), predicted_s(view, clients))
+
+
+@pytest.mark.parametrize("claim", [np.nan, -1e30])
+def test_a_registered_duration_that_is_none_is_unknown(view_of: ViewOf, claim: float) -> None:
+    view = view_of(3, 3, compute_s=[0.01, claim, 0.02])
+    cohort, _ = select(Oort(), view)
+    np.testing.assert_allclose(cohort.reasons.details["assumed_s"], [4.6, np.nan, 6.2])
+    assert scores(cohort) == pytest.approx({0: 160.0, 1: 160.0, 2: 160 * (4.6 / 6.2) ** 2})
 
 
 def test_preferred_duration_is_a_percentile_of_observed_and_registered_ones(

@@ -48,6 +48,7 @@ from fedio.runs import (
     read_run,
 )
 from storage.policies import POLICIES
+from strategies.aggregations import AGGREGATIONS
 from strategies.selectors import SELECTORS
 
 EXPORTS = reports.FORMATS
@@ -56,6 +57,7 @@ EXPORTS = reports.FORMATS
 TABLES: dict[str, Mapping[str, object] | list[str]] = {
     "policies": POLICIES,
     "selectors": SELECTORS,
+    "aggregations": AGGREGATIONS,
     "samplers": SAMPLERS,
     "models": MODELS,
     "datasets": DATASETS,

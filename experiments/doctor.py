@@ -20,13 +20,15 @@ from clients.accelerator import find_accelerator
 from clients.models import MODELS
 from clients.prepare import prepare
 from clients.samplers import SAMPLERS, Sampler
+from fedio.availability_kinds import availability_of
 from fedio.config import Data, Experiment
 from fedio.errors import InputError, RunError
 from fedio.flower_internals import check_version
 from fedio.plugins import create, resolve
-from fedio.profiles import load_profile
+from fedio.profiles import fleet_of, load_profile
 from storage import Policy, open_cache
 from storage.policies import POLICIES
+from strategies.aggregations import aggregation_of
 from strategies.server_app import selector_of
 
 OPTIONAL = {
@@ -47,9 +49,15 @@ def check_experiment(experiment: Experiment) -> None:
     with _at("fleet.profiles"):
         for name in experiment.fleet.profiles:
             load_profile(name)
+    with _at("fleet"):
+        fleet_of(experiment)
+    with _at("availability"):
+        availability_of(experiment)
     for name, arm in experiment.arms.items():
         with _at(f"arms.{name}.selector"):
             selector_of(arm)
+        with _at(f"arms.{name}.aggregation"):
+            aggregation_of(arm)
         with _at(f"arms.{name}.policy"):
             create(arm.policy, POLICIES, Policy, 1)  # type: ignore[type-abstract]
         with _at(f"arms.{name}.sampler"):

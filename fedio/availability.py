@@ -18,7 +18,7 @@ class Availability:
 
     A client is there in its stays [start, end) and, again and again, a period later. No two stays
     touch, and the last one ends within a period of the first one's start. Who is always there has
-    one stay of [0, period), and who never is an empty one.
+    one stay as long as the period, and who never is an empty one.
 
     Attributes:
         starts_s: float64 [m], the stays' starts, ascending within a client, one client after the

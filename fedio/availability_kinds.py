@@ -53,9 +53,8 @@ def _periodic(setting: Setting, clients: int, generator: np.random.Generator) ->
     """Return one stay a period, at a time of the day, so to say, of each client's own."""
     period_s, stay_s = _up(setting.period_s), _up(setting.period_s * setting.share)
     phase_s = generator.integers(int(period_s * TICKS_PER_S), size=clients) / TICKS_PER_S
-    starts_s = -phase_s if stay_s < period_s else np.zeros(clients)
     every = np.full(clients, period_s)
-    return Availability(starts_s, starts_s + stay_s, np.arange(clients + 1), every)
+    return Availability(-phase_s, stay_s - phase_s, np.arange(clients + 1), every)
 
 
 def _random(setting: Setting, clients: int, generator: np.random.Generator) -> Availability:

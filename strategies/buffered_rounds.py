@@ -231,6 +231,7 @@ class BufferedRounds:
             arrivals_s=one.arrivals_s,
             outcome=outcome,
             problems=one.problems,
+            arrived=[(e.client, e.staleness) for e in ended if e.staleness is not None],
         )
 
 

@@ -21,7 +21,8 @@ class RoundRecord:
 
     `reports`, `actual` and `arrivals_s` are aligned, one entry per valid reply; `predicted_s` is
     aligned to the cohort's clients. `staged` has a row per client that staged in it for the next
-    one; None where the arm does not stage.
+    one; None where the arm does not stage. In a round that does not wait for its cohort `arrived`
+    says who brought what the server updated its model with, and how stale that was.
     """
 
     server_round: int
@@ -35,6 +36,7 @@ class RoundRecord:
     outcome: Outcome
     problems: Mapping[int, Problem]
     staged: list[Row] | None = None
+    arrived: list[tuple[int, int]] | None = None
 
 
 class Ledger:
@@ -101,7 +103,11 @@ class Ledger:
             "accuracy": accuracy,
             "loss": loss,
         }
-        self._folder.append_round(row if done.staged is None else row | {"staged": done.staged})
+        if done.staged is not None:
+            row["staged"] = done.staged
+        if done.arrived is not None:
+            row["arrived"] = [{"client": c, "staleness": s} for c, s in done.arrived]
+        self._folder.append_round(row)
         self._trained |= set(done.outcome.counted.tolist())
         self._demand_hits += sum(report.meter.hits for report in done.reports)
         self._evictions += sum(report.meter.evicted_samples for report in done.reports)

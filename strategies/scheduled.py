@@ -20,10 +20,12 @@ from fedio.profiles import Speeds
 from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOCAL_STEPS, LOSS, METRICS, NUM_EXAMPLES
 from fedio.runs import RunFolder, hash_arrays
 from strategies.aggregations import in_types_of, restore, state_of
+from strategies.buffered import FedBuff
+from strategies.buffered_rounds import BufferedRounds, Shared
 from strategies.capacity import fits, say_who_does_not_fit
 from strategies.checkpoint import Memory, Part, Progress
 from strategies.chooser import Chooser, predicted_s
-from strategies.cohort_grid import messages_in_order
+from strategies.cohort_grid import CohortGrid, messages_in_order
 from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
 from strategies.normalisation import normalised
@@ -39,6 +41,7 @@ from strategies.trouble import Trouble
 logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+Ask = Callable[[Iterable[Message]], list[Message]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,10 @@ class Scheduled(Strategy):
         )
         self._stager = Stager(experiment, devices.speeds) if experiment.chosen.staging else None
         self._chooser = Chooser(experiment, selector, self._fleet)
+        self._buffered: BufferedRounds | None = None
+        if isinstance(aggregation, FedBuff):
+            shared = Shared(self._fleet, self._timeline, self._chooser, self._trouble)
+            self._buffered = BufferedRounds(experiment, shared, aggregation.buffer)
         self._memory = Memory(folder, self._parts())
         self._roster = Roster({}, {})
         self._asked: dict[str, int] = {}
@@ -115,6 +122,8 @@ class Scheduled(Strategy):
         }
         if self._stager is not None:
             parts["stager"] = Part(self._stager.state, self._stager.restore)
+        if self._buffered is not None:
+            parts["buffered"] = Part(self._buffered.state, self._buffered.restore)
         return parts
 
     def summary(self) -> None:
@@ -162,9 +171,12 @@ class Scheduled(Strategy):
         arrays = progress.model
         for server_round in range(progress.server_round + 1, num_rounds + 1):
             config = ConfigRecord() if train_config is None else train_config
-            messages = self.configure_train(server_round, arrays, config, grid)
-            replies = self._exchange(grid, list(messages), timeout)
-            new_arrays, metrics = self.aggregate_train(server_round, replies)
+
+            def ask(messages: Iterable[Message]) -> list[Message]:
+                return self._exchange(grid, list(messages), timeout)
+
+            play = self._play if self._buffered is None else self._play_buffered
+            new_arrays, metrics = play(server_round, arrays, config, ask)
             if new_arrays is not None:
                 arrays = new_arrays
             if metrics is not None:
@@ -196,6 +208,27 @@ class Scheduled(Strategy):
         self._fleet.fits[:] = fits(self._fleet, _size_bytes(arrays), batch_size)
         say_who_does_not_fit(self._fleet)
 
+    def _play(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, ask: Ask
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Play a round that waits for its cohort."""
+        replies = ask(self.configure_train(server_round, arrays, config, CohortGrid([])))
+        return self.aggregate_train(server_round, replies)
+
+    def _play_buffered(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, ask: Ask
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Play a round of clients that are always at work."""
+        if self._buffered is None:
+            raise RuntimeError("the aggregation is not a buffered one")
+
+        def ask_cohort(cohort: Cohort) -> dict[int, Message]:
+            replies = ask(self._messages(server_round, arrays, config, cohort))
+            return {self._asked[reply.metadata.reply_to_message_id]: reply for reply in replies}
+
+        new_arrays, self._closed = self._buffered.play(server_round, arrays, ask_cohort)
+        return new_arrays, None
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -205,6 +238,12 @@ class Scheduled(Strategy):
         view = self._chooser.view(server_round, self._timeline.now_s, _size_bytes(arrays))
         cohort = self._chooser.choose(view)
         self._open = _Open(view, cohort, arrays)
+        return self._messages(server_round, arrays, config, cohort)
+
+    def _messages(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, cohort: Cohort
+    ) -> list[Message]:
+        """Return a message for each client of a cohort, by partition."""
         nodes = [self._roster.nodes[int(client)] for client in cohort.clients]
         messages = messages_in_order(
             lambda visible: self._aggregation.configure_train(

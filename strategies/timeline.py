@@ -84,7 +84,7 @@ class Timeline:
             first_s = float(free_s[known].min())
             if np.isinf(first_s):
                 return
-            self._move_to(first_s)
+            self.move_to(first_s)
 
     def play(
         self,
@@ -120,7 +120,7 @@ class Timeline:
         self._fleet.busy(clients, ends_s)
         self._fleet.busy(wasted, wasted_ends_s)
         self.expect(reports, arrivals_s, took.total_s)
-        self._move_to(outcome.end_s)
+        self.move_to(outcome.end_s)
         return took, arrivals_s, outcome
 
     def time(self, meters: Mapping[int, Meter], model_bytes: float) -> tuple[np.ndarray, Phases]:
@@ -174,8 +174,8 @@ class Timeline:
         sent = np.array(rows, dtype=np.float64).reshape(-1, len(_ARRIVAL))
         self._on_the_way = np.concatenate([self._on_the_way, sent])
 
-    def _move_to(self, time_s: float) -> None:
-        """Move the clock, and write every report that has arrived by then into the table."""
+    def move_to(self, time_s: float) -> None:
+        """Move the clock on, and write every report that has arrived by then into the table."""
         self._clock.advance_to(time_s)
         arrived = self._on_the_way[:, 0] <= time_s
         # One after the other: a client may have two reports on the way, and the later one counts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.selector import Cohort, Selector, State, View
-from strategies.selectors.claims import predicted_phases, usable_seconds
+from strategies.selectors.claims import predicted_s, usable_seconds
 from strategies.selectors.draws import draw, top
 from strategies.selectors.power_of_choice import median_loss, usable_loss
 
@@ -61,7 +61,8 @@ class TiFL(Selector):
         latency_s, tier_of = latency_tiers(view, self.tiers)
         if (view.round - 1) % self.interval_rounds == 0:
             state = self._looked_at(mean_losses(view, tier_of, self.tiers), state, rng)
-        there = np.bincount(tier_of[candidates], minlength=self.tiers) > 0
+        own = tier_of[candidates]
+        there = np.bincount(own, minlength=self.tiers) > 0
         left = state["credits"].copy()
         if not (there & (left > 0)).any():
             left[:] = self.credit_rounds
@@ -70,10 +71,10 @@ class TiFL(Selector):
 
         tiers = np.arange(self.tiers)
         distance = 2 * np.abs(tiers - drawn) + (tiers > drawn)  # of two as near, the faster first
-        far = distance[tier_of[candidates]]
+        far = distance[own]
         chosen = top(-far, view.count, rng)
         picked = {"tier": chosen[far[chosen] == 0], "nearest": chosen[far[chosen] > 0]}
-        details = {"latency_tier": tier_of[candidates], "assumed_s": latency_s[candidates]}
+        details = {"latency_tier": own, "assumed_s": latency_s[candidates]}
         cohort = Cohort.of(view, candidates, picked, np.flatnonzero(far == 0), details)
         return cohort, {**state, "credits": left, "drawn": np.array(drawn)}
 
@@ -96,8 +97,7 @@ def latency_tiers(view: View, tiers: int) -> tuple[np.ndarray, np.ndarray]:
     latency_s = usable_seconds(view.fleet.duration_s)
     counted = view.fleet.known | view.feasible
     unseen = np.flatnonzero(np.isnan(latency_s) & counted)
-    with np.errstate(all="ignore"):
-        latency_s[unseen] = usable_seconds(predicted_phases(view, unseen).total_s)
+    latency_s[unseen] = usable_seconds(predicted_s(view, unseen))
     latency_s[np.isnan(latency_s)] = np.inf
     ordered = np.sort(latency_s[counted])
     tier_of = np.zeros(len(latency_s), dtype=np.int16)

@@ -292,9 +292,9 @@ def test_a_file_that_is_not_there_or_too_large_is_not_read(
     assert "empty" in refused(read_capacity, write(b"#" * 2**20))
 
 
-def test_one_list_for_a_hundred_thousand_clients_is_not_unfolded(write: Write) -> None:
-    times = list(range(10_000))
-    bomb = dict.fromkeys(range(100_000), stays(times, times))
+def test_one_list_for_a_thousand_clients_is_not_unfolded(write: Write) -> None:
+    times = list(range(1000))
+    bomb = dict.fromkeys(range(1000), stays(times, times, 10_000))
     message = refused(read_availability, write(pickle.dumps(bomb), "x.pkl"))
     assert message.endswith("the file holds more times than it has bytes")
 

@@ -194,6 +194,8 @@ def test_cut_off_by_hand() -> None:
     assert sorted(exploitable(falling, 1, 0.7, rng)) == list(range(31))
     # The cut-off at 0.9801 leaves 2; but more than ten are taken before it counts.
     assert sorted(exploitable(falling, 1, 0.99, rng)) == list(range(11))
+    # The cut-off at 0.905 leaves ten, which is not more than ten times as many.
+    assert sorted(exploitable(falling, 1, 0.905 / 0.99, rng)) == list(range(11))
     # Four exploited: the next is 0.96; 0.5 * 0.96 = 0.48 leaves 53.
     assert sorted(exploitable(falling, 4, 0.5, rng)) == list(range(53))
     # None is beyond those that are exploited, and none is wanted.

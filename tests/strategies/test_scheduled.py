@@ -66,7 +66,7 @@ def test_what_a_late_client_says_is_not_known_before_it_arrives(tmp_path: Path) 
     assert np.isfinite(fleet.duration_s).tolist() == [True, True, True, False, False]
     assert np.isfinite(fleet.utility).tolist() == [True, True, True, False, False]
     assert fleet.times_trained.tolist() == [1, 1, 1, 0, 0]
-    strategy._timeline._move_to(41.0)
+    strategy._timeline.move_to(41.0)
     assert np.isfinite(fleet.duration_s).tolist() == [True, True, True, True, False]
 
 

@@ -64,14 +64,14 @@ class _Machine:
     def extend(self, _: object) -> None:
         """Move all above the mark into the list below it."""
         items = self._above_mark()
-        self._last(list).extend(items)
+        self.stack[-1].extend(items)
 
     def update(self, _: object) -> None:
         """Move all keys and values above the mark into the dict below it."""
         items = self._above_mark()
         if not set(map(type, items[::2])) <= {int, float, str}:
             raise TypeError("a key that is neither a number nor a text")
-        self._last(dict).update(zip(items[::2], items[1::2], strict=True))
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     def one(self, many: Callable[[object], None], items: int) -> None:
         """Do with the last items what `many` does with all above a mark."""
@@ -97,11 +97,6 @@ class _Machine:
         items = self.stack[mark:]
         del self.stack[mark:]
         return items
-
-    def _last(self, kind: type) -> Any:
-        if type(self.stack[-1]) is not kind:
-            raise TypeError(f"something is to go into what is no {kind.__name__}")
-        return self.stack[-1]
 
 
 _PUSHED = (

@@ -194,8 +194,8 @@ class Selector(ABC):
             wrong = f"clients of type {clients.dtype} and {clients.ndim} dimensions, not int64 [k]"
         elif len(np.unique(clients)) < len(clients):
             wrong = "a client twice"
-        elif not np.isin(clients, candidates).all():
-            wrong = f"client {np.setdiff1d(clients, candidates)[0]}, which is not feasible"
+        elif len(strange := clients[~_feasible(clients, view)]):
+            wrong = f"client {strange[0]}, which is not feasible"
         elif len(clients) < least:
             wrong = f"{len(clients)} clients where {least} were wanted and feasible"
         elif steps.shape != clients.shape or not (steps >= 1).all():
@@ -210,6 +210,13 @@ class Selector(ABC):
         self, view: View, candidates: np.ndarray, state: State, rng: np.random.Generator
     ) -> tuple[Cohort, State]:
         """Choose from `candidates` (never empty, ascending); at least one client is wanted."""
+
+
+def _feasible(clients: np.ndarray, view: View) -> np.ndarray:
+    """Return which of some numbers are clients that are feasible, bool [k]."""
+    exist = (clients >= 0) & (clients < len(view.fleet))
+    feasible: np.ndarray = exist & view.feasible[np.where(exist, clients, 0)]
+    return feasible
 
 
 def _wrong_next(named: np.ndarray, fleet: Fleet) -> str | None:

@@ -164,6 +164,17 @@ def test_one_step_stands_for_all_where_decoding_and_training_share_cores(
         assert one.compute_s[0] > one.compute_s[1]  # while it trains, the next is decoded
 
 
+def test_decoding_and_training_on_shared_cores_by_hand() -> None:
+    # Read in no time, a step is decoded for 1 s and trained for 1.25 s. The second is decoded from
+    # 1 to 3 s, while the first trains at half its pace, until 3.25 s; the second until 4.5 s.
+    ahead = {"depth": 2.0, "slowdown": 2.0}
+    speeds = device(origin_read_latency_s=0.0, origin_read_bytes_per_s=np.inf, **ahead)
+    took = phases(expected_work(2, 2, np.zeros(1), SAMPLES, 100.0, speeds), speeds)
+    assert took.decode_s[0] == pytest.approx(1 + 2)
+    assert took.compute_s[0] == pytest.approx(2.25 + 1.25)
+    assert took.total_s[0] == pytest.approx(1 + 4.5 + 2)
+
+
 def step_by_step(work: Work) -> Work:
     """The same work with all of its steps written out, and writes of nothing."""
     counts = {f.name: getattr(work, f.name) for f in fields(Work)}

@@ -124,6 +124,25 @@ def test_a_pickle_that_ends_early_is_damaged(value: object, protocol: int) -> No
             load_plain(data[:length])
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        b"}(K\x01u.",  # a key without a value
+        b"}]K\x01s.",  # a list as a key
+        b"K\x01K\x02a.",  # into a number
+        b"}K\x02a.",  # a dict has no end to append to
+        b"]K\x01K\x02s.",  # a list has no keys
+        b"]e.",  # no mark
+        b"h\x00.",  # nothing remembered
+        b"a.",
+        b".",
+    ],
+)
+def test_what_does_not_go_together_is_damaged(code: bytes) -> None:
+    with pytest.raises(ValueError, match=r"damaged|argument 2 is shorter"):
+        load_plain(code)
+
+
 # Opcodes in any order, so that most of them get as far as the machine.
 codes = st.lists(
     st.sampled_from([b"(", b"}", b"]", b"a", b"e", b"s", b"u", b"d", b"l", b"q\x00", b"h\x00"])

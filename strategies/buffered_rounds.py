@@ -15,14 +15,12 @@ from fedio.costs import Phases
 from fedio.errors import InputError
 from fedio.protocol import ARRAYS
 from strategies.buffered import Arrays, Buffer, Ended, Underway
-from strategies.chooser import Chooser, predicted_s
-from strategies.fleet import Fleet
+from strategies.chooser import predicted_s
 from strategies.ledger import RoundRecord
 from strategies.round import Outcome, Problem, Report, sort_replies
 from strategies.selector import Cohort, View
+from strategies.shared import Shared, size_bytes
 from strategies.starts import Start, together
-from strategies.timeline import Timeline
-from strategies.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
@@ -45,16 +43,6 @@ class Updated(Outcome):
     def of(self, client: int) -> str:
         """Return what becomes of a client that started in the round with a valid reply."""
         return self.fates[client]
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What rounds are played with: the fleet table, the clock, who chooses, what went wrong."""
-
-    fleet: Fleet
-    timeline: Timeline
-    chooser: Chooser
-    trouble: Trouble
 
 
 class BufferedRounds:
@@ -140,9 +128,8 @@ class BufferedRounds:
 
     def _view(self, server_round: int, arrays: ArrayRecord) -> View:
         """Return what there is to see now; those who trained in this round cannot again."""
-        model_bytes = float(sum(len(array.data) for array in arrays.values()))
         shared = self._shared
-        view = shared.chooser.view(server_round, shared.timeline.now_s, model_bytes)
+        view = shared.chooser.view(server_round, shared.timeline.now_s, size_bytes(arrays))
         feasible = view.feasible & (view.fleet.selected_round < server_round)
         feasible[list(self._underway.clients)] = False
         return replace(view, feasible=feasible)

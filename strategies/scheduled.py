@@ -19,24 +19,24 @@ from fedio.costs import io_to_compute
 from fedio.profiles import Speeds
 from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOCAL_STEPS, LOSS, METRICS, NUM_EXAMPLES
 from fedio.runs import RunFolder, hash_arrays
-from strategies.aggregations import in_types_of, restore, state_of
+from strategies.aggregations import restore, state_of
 from strategies.buffered import FedBuff
-from strategies.buffered_rounds import BufferedRounds, Shared
+from strategies.buffered_rounds import BufferedRounds
 from strategies.capacity import fits, say_who_does_not_fit
 from strategies.checkpoint import Memory, Part, Progress
-from strategies.chooser import Chooser, predicted_s
+from strategies.chooser import Chooser
 from strategies.cohort_grid import CohortGrid, messages_in_order
 from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
-from strategies.normalisation import normalised
 from strategies.presence import presence_of
 from strategies.roster import Roster, gather
-from strategies.round import Report, Terms, sort_replies
-from strategies.selector import Cohort, Selector, View
+from strategies.selector import Cohort, Selector
+from strategies.shared import Shared, size_bytes
 from strategies.staging import Stager
 from strategies.timeline import Timeline
 from strategies.transport import exchange, last_line
 from strategies.trouble import Trouble
+from strategies.waiting_rounds import WaitingRounds
 
 logger = logging.getLogger(__name__)
 
@@ -50,15 +50,6 @@ class Devices:
 
     names: list[str]
     speeds: Speeds
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A round that is under way: what the selector saw and chose, and the model that was sent."""
-
-    view: View
-    cohort: Cohort
-    arrays: ArrayRecord
 
 
 class Scheduled(Strategy):
@@ -99,14 +90,14 @@ class Scheduled(Strategy):
         )
         self._stager = Stager(experiment, devices.speeds) if experiment.chosen.staging else None
         self._chooser = Chooser(experiment, selector, self._fleet)
+        shared = Shared(self._fleet, self._timeline, self._chooser, self._trouble)
+        self._waiting = WaitingRounds(experiment, shared, aggregation, self._stager)
         self._buffered: BufferedRounds | None = None
         if isinstance(aggregation, FedBuff):
-            shared = Shared(self._fleet, self._timeline, self._chooser, self._trouble)
             self._buffered = BufferedRounds(experiment, shared, aggregation.buffer)
         self._memory = Memory(folder, self._parts())
         self._roster = Roster({}, {})
         self._asked: dict[str, int] = {}
-        self._open: _Open | None = None
         self._closed: RoundRecord | None = None
 
     def _parts(self) -> dict[str, Part]:
@@ -205,7 +196,7 @@ class Scheduled(Strategy):
         self._roster = gather(grid, clients, timeout_s)
         self._fleet.registered(list(self._roster.profiles.values()))
         batch_size = experiment.training.batch_size
-        self._fleet.fits[:] = fits(self._fleet, _size_bytes(arrays), batch_size)
+        self._fleet.fits[:] = fits(self._fleet, size_bytes(arrays), batch_size)
         say_who_does_not_fit(self._fleet)
 
     def _play(
@@ -223,8 +214,7 @@ class Scheduled(Strategy):
             raise RuntimeError("the aggregation is not a buffered one")
 
         def ask_cohort(cohort: Cohort) -> dict[int, Message]:
-            replies = ask(self._messages(server_round, arrays, config, cohort))
-            return {self._asked[reply.metadata.reply_to_message_id]: reply for reply in replies}
+            return self._by_client(ask(self._messages(server_round, arrays, config, cohort)))
 
         new_arrays, self._closed = self._buffered.play(server_round, arrays, ask_cohort)
         return new_arrays, None
@@ -234,10 +224,7 @@ class Scheduled(Strategy):
     ) -> Iterable[Message]:
         """Choose the cohort and return a message for each of its clients, by partition."""
         del grid  # nodes come from the roster
-        self._timeline.wait_for_somebody()
-        view = self._chooser.view(server_round, self._timeline.now_s, _size_bytes(arrays))
-        cohort = self._chooser.choose(view)
-        self._open = _Open(view, cohort, arrays)
+        cohort = self._waiting.open(server_round, arrays)
         return self._messages(server_round, arrays, config, cohort)
 
     def _messages(
@@ -260,57 +247,13 @@ class Scheduled(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Validate the replies, end the round on the clock, and aggregate those that count."""
-        if self._open is None:
-            raise RuntimeError("configure_train comes before aggregate_train")
-        opened, self._open = self._open, None
-        shapes = {name: tuple(array.shape) for name, array in opened.arrays.items()}
-        by_client = {self._asked[reply.metadata.reply_to_message_id]: reply for reply in replies}
-        cohort = opened.cohort
-        reports, problems = sort_replies(by_client, cohort.clients.tolist(), server_round, shapes)
-        self._trouble.note(server_round, problems)
-        start_s, rounds = self._timeline.now_s, self._experiment.rounds
-        terms = Terms(rounds.cohort, rounds.minimum, rounds.deadline_of(server_round))
-        unusable = {c: problem.meter for c, problem in problems.items() if problem.meter}
-        actual, arrivals_s, outcome = self._timeline.play(
-            reports, unusable, opened.view.model_bytes, terms
-        )
-        if self._stager is not None:
-            meters = {report.client: report.meter for report in reports} | unusable
-            self._stager.trained(meters, self._fleet.busy_until_s)
-        self._fleet.failed(list(problems))
-        self._fleet.trained(outcome.counted)
-        self._closed = RoundRecord(
-            server_round=server_round,
-            start_s=start_s,
-            wanted=rounds.cohort,
-            cohort=cohort,
-            predicted_s=predicted_s(opened.view, cohort),
-            reports=reports,
-            actual=actual,
-            arrivals_s=arrivals_s,
-            outcome=outcome,
-            problems=problems,
-            staged=None if self._stager is None else [],
-        )
-        counted = set(outcome.counted.tolist())
-        counting = [report for report in reports if report.client in counted]
-        arrays, metrics = self._aggregation.aggregate_train(
-            server_round, self._normalised(counting, opened.arrays)
-        )
-        return None if arrays is None else in_types_of(opened.arrays, arrays), metrics
+        del server_round  # the one that was configured
+        arrays, metrics, self._closed = self._waiting.close(self._by_client(replies))
+        return arrays, metrics
 
-    def _normalised(self, reports: list[Report], arrays: ArrayRecord) -> list[Message]:
-        """Return the replies that count, their updates per step where the arm says so."""
-        messages = [report.message for report in reports]
-        if self._experiment.chosen.normalisation == "none":
-            return messages
-        steps = np.array([report.meter.steps for report in reports])
-        equal = self._experiment.chosen.weighting == "equal"
-        weights = np.array([1.0 if equal else report.weight for report in reports])
-        training, mu = self._experiment.training, getattr(self._aggregation, "proximal_mu", 0.0)
-        server_round = reports[0].claims.server_round if reports else 1
-        pull = training.lr_of(server_round) * mu
-        return normalised(messages, arrays, steps, weights, training.momentum, pull)
+    def _by_client(self, replies: Iterable[Message]) -> dict[int, Message]:
+        """Return replies by the partition that was asked."""
+        return {self._asked[reply.metadata.reply_to_message_id]: reply for reply in replies}
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -407,8 +350,3 @@ class Scheduled(Strategy):
             "holdout": {"accuracy": self._held_out_accuracy, "samples": self._held_out_samples},
         }
         self._ledger.finish(summary)
-
-
-def _size_bytes(arrays: ArrayRecord) -> float:
-    """Return what a client downloads, and uploads."""
-    return float(sum(len(array.data) for array in arrays.values()))

@@ -152,7 +152,8 @@ def test_a_restored_twin_goes_on_as_if_nothing_had_been(name: str) -> None:
     whole = play(aggregation_of(arm(name, **args)), range(1, 11), first_model())
     before, after = (aggregation_of(arm(name, **args)) for _ in range(2))
     half = play(before, range(1, 6), first_model())[-1]
-    state = {key: state_of(before)[key].copy() for key in sorted(state_of(before))}
+    state = state_of(before)
+    state = {key: state[key].copy() for key in sorted(state, reverse=True)}
     assert {key.split("/")[0] for key in state} == STATE[kind].keys()  # type: ignore[index]
     restore(after, state)
     for one, other in zip(play(after, range(6, 11), half), whole[5:], strict=True):

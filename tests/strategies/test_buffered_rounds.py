@@ -19,12 +19,13 @@ from fedio.config import Experiment
 from fedio.errors import InputError
 from fedio.runs import RunFolder
 from strategies.buffered import Buffer
-from strategies.buffered_rounds import BufferedRounds, Shared
+from strategies.buffered_rounds import BufferedRounds
 from strategies.chooser import Chooser
 from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
 from strategies.selector import Cohort, NoFeasibleClient, Selector, State, View
 from strategies.selectors.uniform import Uniform
+from strategies.shared import Shared
 from strategies.timeline import Timeline
 from strategies.trouble import Trouble
 from tests.strategies.replies import error, reply

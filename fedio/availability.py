@@ -126,6 +126,13 @@ class Availability:
         resumed_s = self._until_there_s(clients, self._there_s(clients, start_s) + work_s)
         return np.where(in_time, done_s, np.maximum(resumed_s, back_s))
 
+    def there_s(
+        self, clients: np.ndarray, from_s: npt.ArrayLike, to_s: npt.ArrayLike
+    ) -> np.ndarray:
+        """Return for how long clients are there between two moments, float64 [k]."""
+        there_s: np.ndarray = self._there_s(clients, to_s) - self._there_s(clients, from_s)
+        return there_s
+
     def share(self, from_s: float, to_s: float) -> np.ndarray:
         """Return the share of the time between two moments for which each is there, [N].
 
@@ -134,7 +141,7 @@ class Availability:
         """
         if to_s <= from_s:
             raise ValueError(f"{from_s} s to {to_s} s is no time")
-        there_s = self._there_s(self._everybody, to_s) - self._there_s(self._everybody, from_s)
+        there_s = self.there_s(self._everybody, from_s, to_s)
         share: np.ndarray = np.clip(there_s / (to_s - from_s), 0.0, 1.0)
         return share
 

@@ -85,10 +85,10 @@ class Scheduled(Strategy):
         self._ledger = Ledger(folder, devices.names)
         self._trouble = Trouble(experiment.rounds.empty_rounds)
         self._fleet = Fleet.unknown(experiment.data.clients)
-        self._timeline = Timeline(
-            self._fleet, devices.speeds, presence_of(experiment), experiment.rounds.late
-        )
-        self._stager = Stager(experiment, devices.speeds) if experiment.chosen.staging else None
+        speeds, presence = devices.speeds, presence_of(experiment)
+        self._timeline = Timeline(self._fleet, speeds, presence, experiment.rounds.late)
+        stages = experiment.chosen.staging
+        self._stager = Stager(experiment, speeds, presence) if stages else None
         self._chooser = Chooser(experiment, selector, self._fleet)
         shared = Shared(self._fleet, self._timeline, self._chooser, self._trouble)
         self._waiting = WaitingRounds(experiment, shared, aggregation, self._stager)

@@ -28,6 +28,7 @@ from fedio.protocol import (
 )
 from fedio.runs import Row
 from strategies.ledger import RoundRecord
+from strategies.presence import Presence
 from strategies.transport import exchange, last_line
 
 logger = logging.getLogger(__name__)
@@ -39,18 +40,22 @@ NO_LIMIT = -1
 class Stager:
     """Asks clients to stage, within what a round left them of time and a day of writes.
 
-    A client's window is what it was idle in the round; so staging takes nobody's time, and is in
-    nobody's way. A day is one of the virtual clock. What trains counts as written on the day on
-    which it ends, and what is staged on the day on which the round does.
+    A client's window is what it was idle in the round, and there; so staging takes nobody's time,
+    and is in nobody's way. A day is one of the virtual clock. What trains counts as written on the
+    day on which it ends, and what is staged on the day on which the round does.
     """
 
-    def __init__(self, experiment: Experiment, speeds: Speeds) -> None:
+    def __init__(
+        self, experiment: Experiment, speeds: Speeds, presence: Presence | None = None
+    ) -> None:
         """Start with nothing written.
 
         Args:
             experiment: the experiment, of one arm.
             speeds: the devices' true figures.
+            presence: when they are there; None is always.
         """
+        self._presence = presence
         self._local_steps = experiment.training.local_steps
         self._daily_write_bytes = experiment.cache.daily_write_bytes
         self._speeds = speeds
@@ -96,7 +101,7 @@ class Stager:
         Returns:
             A row for each client that staged: its window, the seconds it took, and all counts.
         """
-        windows = windows_s(done, ended_s)
+        windows = windows_s(done, ended_s, self._presence)
         end_s, server_round = done.outcome.end_s, done.server_round + 1
         messages = []
         for client, window_s in windows.items():
@@ -146,7 +151,9 @@ class Stager:
         return {"client": client, "window_s": window_s, "seconds": float(seconds), **counts}
 
 
-def windows_s(done: RoundRecord, ended_s: np.ndarray) -> dict[int, float]:
+def windows_s(
+    done: RoundRecord, ended_s: np.ndarray, presence: Presence | None = None
+) -> dict[int, float]:
     """Return how long each client named for the next round was idle in this one, if it was.
 
     Of a client that failed nobody knows when it was done: it has no window.
@@ -154,14 +161,16 @@ def windows_s(done: RoundRecord, ended_s: np.ndarray) -> dict[int, float]:
     Args:
         done: the round.
         ended_s: when the work of each client of the fleet ends, on the clock.
+        presence: when clients are there; None is always.
     """
     lost = {client for client, problem in done.problems.items() if problem.meter is None}
-    windows = {}
-    for client in done.cohort.next.tolist():
-        window_s = float(done.outcome.end_s - max(done.start_s, ended_s[client]))
-        if window_s > 0 and client not in lost:
-            windows[client] = window_s
-    return windows
+    named, end_s = done.cohort.next, done.outcome.end_s
+    idle_s = np.minimum(np.maximum(ended_s[named], done.start_s), end_s)
+    window_s = end_s - idle_s
+    if presence is not None:
+        window_s = presence.availability.there_s(named, idle_s, end_s)
+    pairs = zip(named.tolist(), window_s.tolist(), strict=True)
+    return {client: one_s for client, one_s in pairs if one_s > 0 and client not in lost}
 
 
 def check_staged(reply: Message | None, client: int, server_round: int) -> Staged:

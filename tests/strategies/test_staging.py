@@ -14,6 +14,7 @@ from flwr.app import RecordDict
 from fedio.config import Experiment
 from fedio.protocol import ProtocolError, Staged
 from fedio.runs import Run
+from strategies.presence import presence_of
 from strategies.round import Outcome, Problem
 from strategies.selector import Cohort, Reasons
 from strategies.staging import NO_LIMIT, Stager, check_staged, windows_s
@@ -65,6 +66,30 @@ def test_of_a_client_that_failed_nobody_knows_when_it_was_done() -> None:
     problems = {0: Problem("failed", "boom"), 1: Problem("rejected", "odd", meter_of())}
     found = windows_s(ended(ids(0, 1, 2), problems), np.array([0.0, 120.0, 0.0]))
     assert found == {1: 30.0, 2: 50.0}
+
+
+def test_a_window_is_only_while_the_client_is_there(tmp_path: Path) -> None:
+    # One of the trace's clients is there from 120 to 130 s of every 1,000 s, the others always.
+    file = tmp_path / "stays.csv"
+    rows = ["0,120,130", *(f"{client},0,1000" for client in range(1, 5))]
+    file.write_text("\n".join(["# period_s = 1000", "client,start_s,end_s", *rows]) + "\n")
+    presence = presence_of(
+        Experiment.model_validate(
+            {
+                "name": "x",
+                "data": {"clients": 5},
+                "availability": {"kind": "trace", "file": str(file)},
+            }
+        )
+    )
+    assert presence is not None
+    everyone, away = ids(*range(5)), int(np.argmin(presence.availability.at(0.0)))
+    early, late = np.zeros(5), np.full(5, 125.0)
+    assert windows_s(ended(everyone), early, presence) == {
+        client: 10.0 if client == away else 50.0 for client in range(5)
+    }
+    assert windows_s(ended(everyone), late, presence)[away] == 5.0
+    assert away not in windows_s(ended(everyone), late + 10, presence)
 
 
 # --- a day's writes -------------------------------------------------------------------------------

@@ -180,3 +180,12 @@ def test_a_recorded_trace_is_whole_after_it(tiny_file: Path, tmp_path: Path) -> 
     assert traces[0].files == traces[1].files
     for name in traces[0].files:
         np.testing.assert_array_equal(traces[0][name], traces[1][name])
+
+
+def test_flowers_own_runtime_goes_on_with_what_another_engine_began(
+    tiny_file: Path, tmp_path: Path
+) -> None:
+    chosen = experiment(tiny_file, {"selector": "oort", "aggregation": "fedyogi"})
+    whole = run_whole(chosen, tmp_path / "whole")
+    run_until_killed(chosen, tmp_path / "cut", "training", 13)
+    assert_equal_runs(resume(tmp_path / "cut", "--engine", "flower"), whole)

@@ -123,8 +123,9 @@ def confident_scores(
 def discount(duration_s: np.ndarray, preferred_s: float, penalty: float) -> np.ndarray:
     """Return (T / duration)^penalty where that is slower than T, else 1: never more than 1."""
     factor: np.ndarray = np.maximum(duration_s, _SHORTEST_S)
-    with np.errstate(invalid="ignore"):  # infinity over itself, which is not slower
+    with np.errstate(invalid="ignore", over="ignore"):  # infinity over itself is not slower
         np.divide(preferred_s, factor, out=factor)
+    np.minimum(factor, 1.0, out=factor)
     factor **= penalty
     np.copyto(factor, 1.0, where=~(duration_s > preferred_s))  # nor is an unknown duration
     return factor

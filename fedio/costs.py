@@ -239,6 +239,25 @@ def expected_work(
     )
 
 
+def without_storage_s(
+    steps: int, batch_size: int, model_bytes: float, speeds: Speeds, clients: np.ndarray
+) -> np.ndarray:
+    """Return what a participation of `clients` takes where storage takes no time, [k].
+
+    Args:
+        steps: S.
+        batch_size: B.
+        model_bytes: of the model.
+        speeds: of all devices.
+        clients: rows of it, int64 [k].
+    """
+    seconds: np.ndarray = batch_size * speeds.compute_s[clients] + speeds.step_s[clients]
+    seconds *= steps
+    seconds += model_bytes / speeds.download_bytes_per_s[clients]
+    seconds += model_bytes / speeds.upload_bytes_per_s[clients]
+    return seconds
+
+
 def io_to_compute(steps: int, batch_size: int, samples: Samples, speeds: Speeds) -> float:
     """Return an experiment's I/O : compute: fleet sums of cold (origin + decode) over compute."""
     nobody_hits = np.zeros(len(samples.size_bytes))

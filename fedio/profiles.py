@@ -150,7 +150,7 @@ class Speeds:
         seconds: np.ndarray = each + np.divide(size_bytes, self.decode_bytes_per_s)
         return seconds
 
-    def take(self, clients: np.ndarray | int) -> Speeds:
+    def take(self, clients: np.ndarray | int | slice) -> Speeds:
         """Return the figures of `clients` only."""
         return Speeds(**{f.name: getattr(self, f.name)[clients] for f in fields(self)})
 

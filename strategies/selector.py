@@ -121,14 +121,7 @@ class Cohort:
         left[positions] = False
         drawable = np.zeros(len(pool), dtype=np.bool_)
         drawable[considered] = True
-        fleet, out = view.fleet, ~view.feasible
-        busy = out & fleet.known & (fleet.busy_until_s > view.now_s)
-        away = out & fleet.known & ~fleet.available & ~busy
-        rest = {
-            "busy": np.count_nonzero(busy),
-            "away": np.count_nonzero(away),
-            "does not fit": np.count_nonzero(out & ~fleet.fits),
-            "unavailable": np.count_nonzero(out & fleet.fits & ~busy & ~away),
+        rest = _infeasible(view) | {
             "excluded": np.count_nonzero(view.feasible) - len(pool),
             "lower score": np.count_nonzero(left & ~drawable),
             "not drawn": np.count_nonzero(left & drawable),
@@ -140,6 +133,17 @@ class Cohort:
         )
         steps = np.full(len(positions), view.local_steps, dtype=np.int64)
         return cls(pool[positions].astype(np.int64), steps, reasons)
+
+
+def _infeasible(view: View) -> dict[str, int]:
+    """Return how many cannot be selected, by reason."""
+    fleet, out = view.fleet, np.flatnonzero(~view.feasible)
+    fits, known = fleet.fits[out], fleet.known[out]
+    busy = known & (fleet.busy_until_s[out] > view.now_s)
+    away = known & ~fleet.available[out] & ~busy
+    rest = fits & ~busy & ~away
+    reasons = {"busy": busy, "away": away, "does not fit": ~fits, "unavailable": rest}
+    return {reason: int(np.count_nonzero(which)) for reason, which in reasons.items()}
 
 
 class Selector(ABC):

@@ -114,7 +114,7 @@ def _expected(
     view: View, rows: np.ndarray | slice, hit_share: np.ndarray | None
 ) -> tuple[Work, Speeds]:
     """Return the work and the devices of some rows of the table."""
-    fleet, speeds = view.fleet, view.fleet.speeds.take(rows)  # type: ignore[arg-type]
+    fleet, speeds = view.fleet, view.fleet.speeds.take(rows)
     if hit_share is None:
         samples = np.maximum(fleet.samples[rows], 1)
         held = np.clip(fleet.resident_samples[rows] / samples, 0.0, 1.0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedio.costs import without_storage_s
 from strategies.selector import View
 from strategies.selectors.claims import (
     BLOCK_CLIENTS,
@@ -68,15 +69,11 @@ def durations(view: View) -> np.ndarray:
 def registered_s(view: View, clients: np.ndarray) -> np.ndarray:
     """Return the seconds that clients register: download, compute and upload, by claimed speeds.
 
-    As FedScale registers them, and `fedio.costs` has them where storage takes no time.
+    As FedScale registers them.
     """
-    speeds, model_bytes = view.fleet.speeds, view.model_bytes
+    work = view.local_steps, view.batch_size, view.model_bytes
     with np.errstate(all="ignore"):  # a claimed speed may be anything
-        seconds = view.batch_size * speeds.compute_s[clients] + speeds.step_s[clients]
-        seconds *= view.local_steps
-        seconds += model_bytes / speeds.download_bytes_per_s[clients]
-        seconds += model_bytes / speeds.upload_bytes_per_s[clients]
-    return usable_seconds(seconds)
+        return usable_seconds(without_storage_s(*work, view.fleet.speeds, clients))
 
 
 def preferred_s(seconds: np.ndarray, threshold: float) -> float:

@@ -32,7 +32,7 @@ def test_the_ratio_is_the_median_of_paired_ratios() -> None:
 
 
 def test_the_table_of_benchmarks() -> None:
-    assert list(BENCHES) == ["engine", "cache", "policy", "datapath"]
+    assert list(BENCHES) == ["engine", "cache", "policy", "select", "datapath"]
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from strategies.ledger import RoundRecord
 from strategies.round import Outcome, Problem, Report, sort_replies
 from strategies.selector import Cohort, View
 from strategies.shared import Shared, size_bytes
-from strategies.starts import Start, together
+from strategies.starts import Start, combined
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class BufferedRounds:
     ) -> RoundRecord:
         """Return what happened in a round that ends now."""
         nobody = np.zeros(0, dtype=np.int64)
-        one = together(starts)
+        one = combined(starts)
         fates = {
             report.client: "counted" if np.isfinite(arrival_s) else "left"
             for report, arrival_s in zip(one.reports, one.arrivals_s.tolist(), strict=True)

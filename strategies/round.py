@@ -258,10 +258,12 @@ def _metrics(record: object) -> tuple[float, float]:
 
 
 def _check_arrays(arrays: ArrayRecord, shapes: Shapes) -> None:
-    if set(arrays) != set(shapes):
-        raise RejectedReplyError("its arrays are not those of the model")
+    if list(arrays) != list(shapes):  # Flower goes by their order
+        raise RejectedReplyError("its arrays are not those of the model, in that order")
     for name, array in arrays.items():
         values = unpack(array)
+        if values.dtype.kind not in "fiub":
+            raise RejectedReplyError(f"{name} is of type {values.dtype}, not of real numbers")
         if values.shape != shapes[name]:
             raise RejectedReplyError(
                 f"{name} has shape {values.shape}, the model has {shapes[name]}"

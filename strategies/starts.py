@@ -35,7 +35,7 @@ NOBODY = Start(
 )
 
 
-def together(starts: list[Start]) -> Start:
+def combined(starts: list[Start]) -> Start:
     """Return the starts of a round as if all had been at once, each client in one of them.
 
     Why others were not chosen is what it was at the last of them.

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from fedio.arrays import pack
 from fedio.config import Experiment
 from fedio.errors import InputError
+from fedio.profiles import Speeds
+from fedio.protocol import ProfileClaims
 from fedio.runs import RunFolder
 from strategies.buffered import Buffer
 from strategies.buffered_rounds import BufferedRounds
@@ -29,7 +31,7 @@ from strategies.shared import Shared
 from strategies.timeline import Timeline
 from strategies.trouble import Trouble
 from tests.strategies.replies import error, reply
-from tests.strategies.scripted_grid import speeds
+from tests.strategies.scripted_grid import ScriptedGrid, speeds
 from tests.strategies.test_buffered import ARRIVALS, DURATIONS_S, MODELS, STARTS
 
 # What a client does in a round: changes to a sound reply, an error, or no answer.
@@ -37,7 +39,10 @@ Script = Callable[[int, int], dict[str, Any] | str | None]
 
 
 class LongestAgo(Selector):
-    """Takes who was selected the most rounds ago, of several the lowest number."""
+    """Takes who was selected the most rounds ago, of several the lowest number.
+
+    Client i trains i + 2 steps, and why it was chosen tells when.
+    """
 
     def choose(
         self, view: View, candidates: np.ndarray, state: State, rng: np.random.Generator
@@ -47,13 +52,19 @@ class LongestAgo(Selector):
         picked = np.argsort(since, kind="stable")[: view.count]
         details = {"since": since}
         everyone = np.arange(len(candidates))
-        return Cohort.of(view, candidates, {"longest": picked}, everyone, details), state
+        why = f"at {view.now_s:.0f} s"
+        cohort = Cohort.of(view, candidates, {why: picked}, everyone, details)
+        return replace(cohort, local_steps=cohort.clients + 2), state
 
 
 def trains(client: int, server_round: int) -> dict[str, Any]:
     """Wherever it starts its training ends at its number plus 1."""
     del server_round
     return {"arrays": {"w": np.array([client + 1.0])}}
+
+
+def claims_of(client: int, devices: Speeds) -> ProfileClaims:
+    return ScriptedGrid(devices, lambda *_: None).profile(client)
 
 
 class Run:
@@ -77,12 +88,12 @@ class Run:
         }
         self.experiment = Experiment.model_validate(values).for_arm()
         self.fleet = Fleet.unknown(clients)
-        self.fleet.samples[:] = 20
         # Nothing but computing takes any time: what ends at once ends at the very same time.
         devices = speeds(clients, durations_s)
         free = {"download_bytes_per_s": np.inf, "upload_bytes_per_s": np.inf}
         free |= {"origin_read_bytes_per_s": np.inf, "cache_read_bytes_per_s": np.inf}
         devices = replace(devices, **{name: np.full(clients, v) for name, v in free.items()})
+        self.fleet.registered([claims_of(client, devices) for client in range(clients)])
         self.timeline = Timeline(self.fleet, devices)
         self.chooser = Chooser(self.experiment, selector or LongestAgo(), self.fleet)
         self.trouble = Trouble(5)
@@ -122,12 +133,6 @@ class Run:
             part.restore(arrays)
 
 
-@pytest.fixture(autouse=True)
-def _public(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not hasattr(Timeline, "move_to"):
-        monkeypatch.setattr(Timeline, "move_to", Timeline._move_to, raising=False)
-
-
 def test_the_run_of_five_clients_by_hand() -> None:
     run = Run(DURATIONS_S, Buffer(2))
     arrived: dict[tuple[int, int], float] = {}
@@ -153,14 +158,22 @@ def test_the_run_of_five_clients_by_hand() -> None:
     assert run.fleet.duration_s.tolist() == list(DURATIONS_S)
 
 
-def test_a_line_of_each_that_starts_in_a_round_is_there_with_its_reasons() -> None:
-    record = Run(DURATIONS_S, Buffer(2)).play(1)
-    assert record.cohort.reasons.why == ["longest"] * 4
-    assert record.cohort.reasons.details["since"].tolist() == [0, 0, 0, 0]
+def test_those_that_start_in_a_round_are_one_cohort() -> None:
+    run = Run(DURATIONS_S, Buffer(2))
+    first, second = run.play(1), run.play(2)
+    assert first.cohort.reasons.why == ["at 0 s"] * 3 + ["at 2 s"]
     # At 2 s, when 3 starts: 1 and 2 are at work, 0 has trained in this round, 4 comes later.
-    assert record.cohort.reasons.rest == {"busy": 2, "unavailable": 1, "not drawn": 1}
-    assert record.predicted_s.shape == record.cohort.local_steps.shape == (4,)
-    assert record.actual.total_s.tolist() == [DURATIONS_S[r.client] for r in record.reports]
+    assert first.cohort.reasons.rest == {"busy": 2, "unavailable": 1, "not drawn": 1}
+    # First 4 and then 0, but by number.
+    assert second.cohort.clients.tolist() == [0, 4]
+    assert second.cohort.reasons.why == ["at 6 s", "at 3 s"]
+    assert second.cohort.reasons.details["since"].tolist() == [1, 0]
+    assert second.cohort.local_steps.tolist() == [2, 6]
+    # Steps of 20 samples are predicted, and one sample was trained.
+    assert second.predicted_s == pytest.approx([2 * 20 * 2.0, 6 * 20 * 3.0])
+    assert [report.client for report in second.reports] == [4, 0]
+    assert second.actual.total_s.tolist() == [3.0, 2.0]
+    assert second.arrivals_s.tolist() == [6.0, 8.0]
 
 
 def test_the_ledger_takes_it_down(tmp_path: Path) -> None:

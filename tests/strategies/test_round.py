@@ -204,6 +204,7 @@ def test_too_few_replies_do_not_count_at_all() -> None:
         ({"arrays": {"w": np.full((2, 3), np.inf, np.float32)}}, "w holds values"),
         ({"arrays": {"w": np.ones((3, 2), np.float32)}}, "w has shape"),
         ({"arrays": {"v": np.ones((2, 3), np.float32)}}, "not those of the model"),
+        ({"arrays": {"w": np.ones((2, 3), np.complex128)}}, "complex128, not of real numbers"),
         ({"arrays": {}}, "not those of the model"),
         ({"meter": {"misses": -1}}, r"meter\.misses is -1"),
         ({"meter": {"effective_samples": float("inf")}}, "samples is inf"),
@@ -215,6 +216,12 @@ def test_too_few_replies_do_not_count_at_all() -> None:
 def test_a_bad_reply_is_rejected_with_the_reason(changes: dict[str, object], said: str) -> None:
     with pytest.raises(RejectedReplyError, match=said):
         check_reply(reply(2, **changes), 2, 1, SHAPES)
+
+
+def test_arrays_in_another_order_are_rejected() -> None:
+    arrays = {name: np.ones(2, np.float32) for name in "ba"}
+    with pytest.raises(RejectedReplyError, match="in that order"):
+        check_reply(reply(2, arrays=arrays), 2, 1, {"a": (2,), "b": (2,)})
 
 
 def test_a_reply_of_another_client_or_round_is_rejected() -> None:

@@ -1,91 +1,132 @@
-"""Utility per predicted second of a participation, storage included."""
+"""The cohort of the best expected progress per second of the round, storage included."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
+from fedio.errors import InputError
+from fedio.plugins import unknown
 from strategies.selector import Cohort, Selector, State, View
-from strategies.selectors.claims import (
-    predicted_phases,
-    quantile,
-    usable_samples,
-    usable_seconds,
-    usable_utility,
-)
-from strategies.selectors.draws import draw, top
+from strategies.selectors.calibration import calibrated, uncalibrated, with_asked
+from strategies.selectors.cohorts import best_cohort, spares, spread
+from strategies.selectors.draws import top
+from strategies.selectors.io_beliefs import BELIEFS, believed_s
+from strategies.selectors.prospects import Prospects, waited_rounds
+
+NOBODY = np.zeros(0, dtype=np.int64)
 
 
 class IOAware(Selector):
-    """Prefers clients that improve the model most per second, as their caches stand now.
+    """Picks the K clients that bring the most per second of the round they make together.
 
-        score = utility * (1 + age_weight * turns missed) / predicted seconds
+        maximise  sum of value / seconds of the slowest,  value = (utility * rounds waited) ** power
 
-    *Predicted seconds* is the cost model's whole participation: download, reads from origin and
-    cache, decoding, compute, upload, less what overlaps. A client's share of hits is that of its
-    samples which it reports as cached, so a warm client is worth more than a cold one of the same
-    speed. Oort sees storage only in durations that are over, and discounts only beyond a threshold;
-    a rate ranks all clients, and the fastest are not the best where their utility is low.
+    *Seconds* are the cost model's prediction from claims about compute, network, tiers, samples,
+    cache content, sampler and overlap, times a correction of each client that its observed
+    durations teach. *Utility* is Oort's, as last claimed. What all others claim bounds both; see
+    `prospects`. *Rounds waited* are those since a client was picked. So one that is slow, or worth
+    little, waits until enough of its like have become worth a round, and is picked with them. In
+    the long run clients of equal seconds are picked in proportion to utility, those of equal
+    utility to 1 / seconds ** (1 / power): with a lower power rounds are quicker, with a higher one
+    all are picked more alike.
 
-    *Utility* is the last claim; of an untried client, the upper quartile of the utilities claimed
-    per sample times min(n, q), so that it is tried early but does not outrank all that is known.
-    *Turns missed* is rounds since the last training, in units of the N/K rounds that a uniform
-    selector would let pass; it grows without bound, so a client k times slower waits about k times
-    longer, and none for ever. Claims per sample are capped at their 95th percentile and seconds at
-    their 5th from below: one claim alone cannot win every round.
+    A share `explore` of the picks goes to those that have waited longest, if for more than
+    `patience` turns; a turn is the N / K rounds that a uniform selector lets pass. So a client that
+    can always be selected is picked within patience * N / K + N / ceil(explore * K) rounds, N being
+    all clients, whatever it or others claim.
 
-    The cohort is drawn by score from the best `pool` times as many, since a pure ranking would
-    train the same few clients. A share `explore` of the slots is drawn from all others in
-    proportion to rounds since training per predicted second, whatever utility they claim.
-    The length of the run is not used: the selector may run for any number of rounds.
+    Over-commitment: the K picks are what should count. The other clients of the cohort stand by
+    and are slower, so that they count only where picks fail or are late, and they wait on. Where
+    clients stage, the picks of the next round are named one round ahead, at work or not, and
+    predicted with a cache as full as staging can make it; those that are idle when their round
+    comes are picked first. The length of the run is not used.
+
+    Args:
+        explore: share of the picks for those beyond patience, rounded up.
+        patience: turns.
+        power: exponent of what a client brings, above 0.
+        io: "claimed", or for comparison "alike", blind to differences in I/O, or "free", which
+            takes I/O to cost nothing; these two learn nothing from durations, which would tell.
 
     Raises:
         ValueError: an argument is out of range.
     """
 
-    def __init__(self, explore: float = 0.1, pool: float = 2.0, age_weight: float = 0.5) -> None:
-        if not 0 <= explore <= 1 or not 1 <= pool < math.inf or not 0 <= age_weight < math.inf:
-            raise ValueError("needs 0 <= explore <= 1, pool >= 1 and age_weight >= 0")
-        self.explore, self.pool, self.age_weight = explore, pool, age_weight
+    names_next = True
+
+    def __init__(
+        self,
+        explore: float = 0.1,
+        patience: float = 3.0,
+        power: float = 0.5,
+        io: str = "claimed",
+    ) -> None:
+        if not 0 <= explore <= 1 or not patience >= 0 or not 0 < power < math.inf:
+            raise ValueError("needs 0 <= explore <= 1, patience >= 0 and power > 0")
+        if io not in BELIEFS:
+            raise InputError(unknown("io", io, list(BELIEFS)))
+        self.explore, self.patience, self.power, self.io = explore, patience, power, io
+
+    def initial_state(self, clients: int) -> State:
+        """Return that nobody was picked, named or asked."""
+        return uncalibrated(clients) | {
+            "picked_round": np.zeros(clients, dtype=np.int64),
+            "named": NOBODY,
+        }
 
     def choose(
         self, view: View, candidates: np.ndarray, state: State, rng: np.random.Generator
     ) -> tuple[Cohort, State]:
-        """Draw from the best by score, and a few from the others by age."""
-        utility, predicted_s = expected_utility(view, candidates), expected_s(view, candidates)
-        seconds = np.maximum(predicted_s, max(quantile(predicted_s, 0.05, 0.0), 1e-9))
-        count = min(view.count, len(candidates))
-        age = view.fleet.age_rounds(view.round)[candidates]
-        score = utility * (1 + self.age_weight * age * count / len(candidates)) / seconds
+        """Pick, have others stand by, and name the picks of the next round."""
+        if self.io == "claimed":
+            state = calibrated(state, view.fleet)
+        named = state["named"][view.feasible[state["named"]]]
+        pool, of, chosen = self._plan(view, candidates, named, state, rng)
+        picks = np.concatenate(list(chosen.values()))
+        missing = min(view.count, len(candidates)) - len(picks)
+        chosen["spare"] = spares(of.seconds, picks, missing, rng)
+        figures = {"assumed_s": of.seconds, "value": of.value}
+        cohort = Cohort.of(view, pool, chosen, picks, figures)
+        details = cohort.reasons.details
+        details["waited_rounds"] = waited_rounds(view, cohort.clients, state).astype(np.float64)
+        details["correction"] = state["correction"][cohort.clients]
 
-        explore = int(count * self.explore + rng.random())  # the share holds on average
-        exploit = count - explore
-        best = top(score, math.ceil(self.pool * exploit), rng)
-        exploited = best[draw(score[best], exploit, rng)]
-        others = np.delete(np.arange(len(candidates)), exploited)
-        explored = others[draw((age / seconds)[others], explore, rng)]
-        details = {"score": score, "utility": utility, "assumed_s": predicted_s}
-        picked = {"exploit": exploited, "explore": explored}
-        return Cohort.of(view, candidates, picked, best, details), dict(state)
+        state = with_asked(state, view.round, cohort.clients, details["assumed_s"])
+        state["picked_round"] = state["picked_round"].copy()
+        state["picked_round"][pool[picks]] = view.round
+        state["named"] = self._next(view, state, rng) if view.staging else NOBODY
+        return replace(cohort, next=state["named"]), state
 
+    def _plan(
+        self,
+        view: View,
+        clients: np.ndarray,
+        named: np.ndarray,
+        state: State,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, Prospects, dict[str, np.ndarray]]:
+        """Return the clients looked at, their prospects, and picks by why: positions in them."""
+        count = min(view.wanted, view.count, len(clients))
+        named, waited = named[:count], waited_rounds(view, clients, state)
+        late = clients[waited * count > self.patience * len(clients)]
+        late = late[~np.isin(late, named)]
+        slots = min(math.ceil(self.explore * count), count - len(named))
+        due = late[top(waited_rounds(view, late, state), slots, rng)]
+        held = np.concatenate([named, due])
+        pool = spread(clients, held, rng)
+        predicted_s = believed_s(view, pool, state["named"], self.io)
+        of = Prospects.of(view, pool, state, predicted_s, self.power)
+        at = np.searchsorted(pool, held)
+        best = best_cohort(of.seconds, of.value, at, count, rng)
+        return pool, of, {"named": at[: len(named)], "due": at[len(named) :], "best": best}
 
-def expected_utility(view: View, clients: np.ndarray) -> np.ndarray:
-    """Return the claimed utility, capped per sample, or an optimistic one of the untried."""
-    samples = usable_samples(view, clients)
-    per_sample = usable_utility(view.fleet.utility[clients]) / np.maximum(samples, 1)
-    tried = view.fleet.tried[clients]
-    known = per_sample[tried & (per_sample > 0)]
-    capped = np.minimum(per_sample, quantile(known, 0.95, np.inf))
-    utility: np.ndarray = samples * np.where(tried, capped, quantile(known, 0.75, 1.0))
-    return utility
-
-
-def expected_s(view: View, clients: np.ndarray) -> np.ndarray:
-    """Return predicted seconds; else those last observed; else the median of all others."""
-    with np.errstate(all="ignore"):
-        seconds = usable_seconds(predicted_phases(view, clients).total_s)
-    observed = usable_seconds(view.fleet.duration_s[clients])
-    seconds = np.where(np.isnan(seconds), observed, seconds)
-    median = quantile(seconds[~np.isnan(seconds)], 0.5, 1.0)
-    return np.where(np.isnan(seconds), median, seconds)
+    def _next(self, view: View, state: State, rng: np.random.Generator) -> np.ndarray:
+        """Return who is to be picked in the next round, ascending, as far as is known now."""
+        known = np.flatnonzero(view.fleet.known)
+        staged = state | {"named": known}  # whoever is named fills its cache
+        ahead = replace(view, round=view.round + 1)
+        pool, _, chosen = self._plan(ahead, known, NOBODY, staged, rng)
+        return np.sort(pool[np.concatenate(list(chosen.values()))])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from clients.client_cache import STATES_FILE
 from experiments.engines import inline
 from fedio.config import Experiment
 from fedio.errors import RunError
@@ -86,7 +87,7 @@ def test_the_first_traceback_with_round_and_partition_is_in_the_error(
     assert "round 1, partition 0: ValueError: boom" in said.splitlines()[0]
     assert "Traceback" in said
     assert "failing.py" in said
-    assert not (tmp_path / "run" / CACHES_FOLDER).exists()
+    assert RunFolder(tmp_path / "run").is_begun  # its first round is over, so it can be resumed
 
 
 def test_a_worker_that_dies_ends_the_run_with_its_exit_code(tiny: Tiny, tmp_path: Path) -> None:
@@ -101,6 +102,12 @@ def test_a_worker_that_dies_ends_the_run_with_its_exit_code(tiny: Tiny, tmp_path
     assert not multiprocessing.active_children()
 
 
-def test_memory_caches_are_never_written(tiny: Tiny, tmp_path: Path) -> None:
-    play(tiny("cache.store='memory'", "cache.keep=true", "rounds.rounds=1"), tmp_path / "run")
-    assert not (tmp_path / "run" / CACHES_FOLDER).exists()
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_of_memory_caches_no_payload_is_ever_written(
+    tiny: Tiny, tmp_path: Path, checkpoints: bool
+) -> None:
+    kept = ("cache.store='memory'", "cache.keep=true", f"engine.checkpoints={checkpoints}".lower())
+    play(tiny(*kept, "rounds.rounds=2"), tmp_path / "run")
+    written = [file for file in (tmp_path / "run" / CACHES_FOLDER).rglob("*") if file.is_file()]
+    assert {file.name for file in written} == ({STATES_FILE} if checkpoints else set())
+    assert sum(file.stat().st_size for file in written) < 50_000  # a photo of these has 1.5 kB

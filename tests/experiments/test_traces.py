@@ -149,7 +149,7 @@ def test_a_run_begins_without_what_an_earlier_one_left(tiny: Tiny, run_path: Pat
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_that_fails_leaves_no_trace(
+def test_a_run_that_fails_keeps_what_it_takes_to_go_on(
     tiny: Tiny, run_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
@@ -162,7 +162,8 @@ def test_a_run_that_fails_leaves_no_trace(
     with pytest.raises(RunError, match="no room"):
         play(tiny(RECORD, "rounds.rounds=2", f"engine.workers={workers}"), run_path)
     assert len(found) == 6
-    assert not has_trace(run_path)
+    assert not (run_path / TRACE_FILE).exists()
+    assert set(found) == set((run_path / TRACE_FOLDER).iterdir())
 
 
 def test_a_trace_that_would_not_be_whole_fails_the_run(
@@ -171,7 +172,7 @@ def test_a_trace_that_would_not_be_whole_fails_the_run(
     monkeypatch.setattr(Recorder, "write", lambda *_: None)
     with pytest.raises(RunError, match=r"lacks the part of client \d in round 1"):
         play(tiny(RECORD, "rounds.rounds=1"), run_path)
-    assert not has_trace(run_path)
+    assert not (run_path / TRACE_FILE).exists()
     assert not (run_path / "summary.json").exists()
 
 
@@ -186,7 +187,7 @@ def test_a_part_that_cannot_be_written_ends_the_run(
         part_file(run_path / TRACE_FOLDER, client, 2).mkdir()
     with pytest.raises(RunError, match=r"cannot record a trace: cannot write the trace .*-2\.npz"):
         inline.run(experiment, folder)
-    assert not has_trace(run_path)
+    assert not (run_path / TRACE_FILE).exists()
     assert not (run_path / "summary.json").exists()
     rows = (run_path / "clients.jsonl").read_text().splitlines()
     assert {json.loads(row)["round"] for row in rows} == {1, 2}

@@ -19,11 +19,11 @@ from fedio.plugins import create
 from fedio.runs import CACHES_FOLDER
 from storage import MemoryStore, Policy, SampleCache, open_cache
 from storage.errors import StoreFull
+from storage.lmdb_store import INDEX_FILE
 from storage.policies import POLICIES
 
 logger = logging.getLogger(__name__)
 
-STATES_FILE = "states"
 REFILLED_AT_ONCE = 64
 """So many samples are in memory at a time when lost ones are brought back."""
 
@@ -111,7 +111,7 @@ class ClientCache:
         if not self._experiment.engine.checkpoints:
             return MemoryStore()
         self._folder.mkdir(parents=True, exist_ok=True)
-        return MemoryStore(self._folder / STATES_FILE)
+        return MemoryStore(self._folder / INDEX_FILE)
 
     def _refill(self, cache: SampleCache) -> None:
         """Bring back what is missing, as far as it can be read and there is room."""

@@ -80,12 +80,16 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"there is no run in {out} to resume; leave --resume out")
     if options.resume and (out / SUMMARY_FILE).is_file():
         progress_console.print(f"the run in {out} is complete already", soft_wrap=True)
+        RunFolder(out).tidy(keep_caches=experiment.cache.keep)
     else:
-        with reserved(out):
+        with reserved(out) as lock:
             open_folder = RunFolder.again if options.resume else RunFolder.create
             folder = open_folder(out, experiment)
+            folder.lock = lock
             if options.resume and not folder.is_begun:
-                progress_console.print(f"no round in {out} is over: it begins anew", soft_wrap=True)
+                progress_console.print(
+                    f"there is no checkpoint in {out}: it begins anew", soft_wrap=True
+                )
             _run(experiment, folder, options.engine)
     done = read_run(out)
     _print_summary(done)
@@ -94,8 +98,8 @@ def run(options: argparse.Namespace) -> None:
 
 def _run(experiment: Experiment, folder: RunFolder, engine: str) -> None:
     """Run an experiment to its end; one that stops before can be resumed from its last round."""
-    name = f"{experiment.arm}, seed {experiment.seed}"
-    if folder.is_begun and not made_by_this_code(folder.path, experiment):
+    name, goes_on = f"{experiment.arm}, seed {experiment.seed}", folder.is_begun
+    if goes_on and not made_by_this_code(folder.path, experiment):
         progress_console.print(
             "fedio or the machine has changed since this run began: from here on its results may "
             "differ from those of a run that was not interrupted"
@@ -104,7 +108,8 @@ def _run(experiment: Experiment, folder: RunFolder, engine: str) -> None:
         with watch({name: folder.path}, experiment.rounds.rounds, progress_console):
             ENGINES[engine](experiment, folder)
     except InputError:
-        folder.abandon()
+        if not goes_on:
+            folder.abandon()
         raise
     except (Exception, KeyboardInterrupt):
         if folder.is_begun:

@@ -23,7 +23,7 @@ from experiments.progress import watch
 from fedio.config import Arm, Experiment
 from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
-from fedio.output import is_empty, write_text
+from fedio.output import is_empty, reserved, write_text
 from fedio.runs import (
     SUMMARY_FILE,
     TRACE_FILE,
@@ -139,12 +139,12 @@ def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> None:
     """Run every job; the first failure ends it."""
     if workers == 1:
         for job, folder in folders:
-            inline.run(job.experiment, folder)
+            _run_one(job.experiment, folder)
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([inline.__name__])
     with ProcessPoolExecutor(workers, mp_context=context, initializer=begin_job) as pool:
-        runs = [pool.submit(inline.run, job.experiment, folder) for job, folder in folders]
+        runs = [pool.submit(_run_one, job.experiment, folder) for job, folder in folders]
         try:
             for run in as_completed(runs):
                 run.result()
@@ -152,6 +152,11 @@ def _run_all(folders: list[tuple[Job, RunFolder]], workers: int) -> None:
             raise RunError("a job's process was ended from outside; compare again") from error
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _run_one(experiment: Experiment, folder: RunFolder) -> None:
+    with reserved(folder.path):
+        inline.run(experiment, folder)
 
 
 def begin_job() -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fedio.errors import InputError, RunError
 from fedio.output import dumps, replacing
 
-NOTES = "fedio"
+NOTES, CHECKSUM = "fedio", "xxh3"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +28,15 @@ class Checkpoint:
 
     arrays: dict[str, np.ndarray]
     notes: dict[str, Any]
+
+    @property
+    def checksum(self) -> str:
+        """Of all arrays and notes, in whatever order."""
+        digest = xxhash.xxh3_128(json.dumps(self.notes, sort_keys=True).encode())
+        for name, array in sorted(self.arrays.items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -41,7 +51,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:
-            save_file(shaped, temporary, {NOTES: dumps(checkpoint.notes)})
+            about = {NOTES: dumps(checkpoint.notes), CHECKSUM: checkpoint.checksum}
+            save_file(shaped, temporary, about)
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write the checkpoint {path}: {error}") from error
 
@@ -54,13 +65,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     try:
         with safe_open(path, framework="np") as file:
-            notes = json.loads((file.metadata() or {})[NOTES])
+            about = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        found = Checkpoint(arrays, json.loads(about[NOTES]))
+        if found.checksum != about[CHECKSUM]:
+            raise ValueError("it is not what was written")
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise InputError(
             f"the checkpoint {path} is damaged ({error}); run again without --resume"
         ) from error
-    return Checkpoint(arrays, notes)
+    return found
 
 
 def part(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:

@@ -259,11 +259,15 @@ def without_storage_s(
 
 
 def io_to_compute(steps: int, batch_size: int, samples: Samples, speeds: Speeds) -> float:
-    """Return an experiment's I/O : compute: fleet sums of cold (origin + decode) over compute."""
+    """Return an experiment's I/O : compute: fleet sums of cold (origin + decode) over compute.
+
+    Clients that say of themselves what cannot be are left out.
+    """
     nobody_hits = np.zeros(len(samples.size_bytes))
     in_turns = replace(speeds, depth=np.ones_like(speeds.depth))
     cold = phases(expected_work(steps, batch_size, nobody_hits, samples, 0.0, in_turns), in_turns)
-    return float(np.sum(cold.io_s) / np.sum(cold.compute_s))
+    known = np.isfinite(cold.io_s) & np.isfinite(cold.compute_s)
+    return float(np.sum(cold.io_s, where=known) / np.sum(cold.compute_s, where=known))
 
 
 def staging_s(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -48,7 +49,8 @@ def code_digest(experiment: Experiment) -> str:
             if path.suffix in {".py", ".toml"} and path.parent.name not in EXPERIMENTS:
                 digest.update(str(path.relative_to(top)).encode() + path.read_bytes())
     named = [*experiment.fleet.profiles, experiment.fleet.capacity, experiment.availability.file]
-    own = [Path(name) for name in named if Path(name).is_file()]
+    files = [Path(os.path.expanduser(name)) for name in named]  # noqa: PTH111 - takes any name
+    own = [file for file in files if file.is_file()]
     for path in sorted([*own, *_plugin_files(experiment)]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

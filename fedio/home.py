@@ -10,7 +10,7 @@ from shutil import rmtree
 from fedio.config import Experiment
 from fedio.loading import find
 from fedio.output import reserved
-from fedio.runs import CACHES_FOLDER, CONFIG_FILE, TRACE_FOLDER, RunFolder
+from fedio.runs import CACHES_FOLDER, CONFIG_FILE, RunFolder
 
 RUNS_FOLDER = "runs"
 
@@ -60,17 +60,18 @@ def cleared(folder: RunFolder, *, keep_caches: bool) -> Iterator[None]:
 
     A run that goes on after an interruption finds everything, and one that is interrupted leaves
     everything, as long as it has a checkpoint to go on from.
+
+    Raises:
+        InputError: it has one, and caches are gone.
     """
-    caches, trace_parts = folder.path / CACHES_FOLDER, folder.path / TRACE_FOLDER
-    if not folder.is_begun:
-        rmtree(caches, ignore_errors=True)
+    if folder.is_begun:
+        folder.check_caches()
+    else:
+        rmtree(folder.path / CACHES_FOLDER, ignore_errors=True)
     try:
         yield
     finally:
-        if not folder.is_begun:
-            rmtree(trace_parts, ignore_errors=True)
-            if not keep_caches:
-                rmtree(caches, ignore_errors=True)
+        folder.tidy(keep_caches=keep_caches)
 
 
 def _is_of_a_run(file: Path) -> bool:

@@ -33,8 +33,11 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def reserved(path: Path) -> Iterator[None]:
+def reserved(path: Path) -> Iterator[int]:
     """Make a folder and keep other processes of fedio from writing to it within the block.
+
+    Whoever inherits the descriptor that the block is given keeps them from it as well, as long as
+    it lives.
 
     Raises:
         InputError: it cannot be written, or another process is writing to it.
@@ -51,7 +54,7 @@ def reserved(path: Path) -> Iterator[None]:
             raise InputError(
                 f"another fedio is writing to {path}; wait for it or name another --out"
             ) from error
-        yield
+        yield lock.fileno()
 
 
 def is_empty(path: Path) -> bool:

@@ -226,7 +226,7 @@ def from_record(kind: type[Wire], record: Any) -> Wire:
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 _FITS: dict[str, Callable[[object], bool]] = {

@@ -27,6 +27,7 @@ from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
 from fedio.output import LOCK_FILE, dumps, is_empty, make_folder, unwritable, write_text
 from fedio.traces import check_recorded, collect
+from storage.lmdb_store import INDEX_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +49,16 @@ Row = dict[str, Any]
 
 
 class RunFolder:
-    """A run being written."""
+    """A run being written.
+
+    Attributes:
+        path: the folder.
+        lock: the descriptor that keeps others from writing to it; see `fedio.output.reserved`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock: int | None = None
 
     @classmethod
     def create(cls, path: Path, experiment: Experiment) -> RunFolder:
@@ -89,7 +96,14 @@ class RunFolder:
         """
         check_reusable(path, experiment)
         begun = cls(path)
-        return begun if begun.is_begun else cls.create(path, experiment)
+        if not begun.is_begun:
+            return cls.create(path, experiment)
+        if not (path / ENV_FILE).is_file():
+            raise InputError(f"{path} lacks {ENV_FILE}; run again without --resume")
+        if experiment.engine.record_trace != load(path / CONFIG_FILE).engine.record_trace:
+            began = "without" if experiment.engine.record_trace else "with"
+            raise InputError(f"the run in {path} began {began} recording a trace, and goes on so")
+        return begun
 
     @property
     def is_begun(self) -> bool:
@@ -109,12 +123,42 @@ class RunFolder:
             InputError: it is damaged, or what was written down before it is gone.
         """
         checkpoint = read_checkpoint(self.path / CHECKPOINT_FILE)
-        for name, size_bytes in checkpoint.notes["written_bytes"].items():
-            file = self.path / name
+        for name in (ROUNDS_FILE, CLIENTS_FILE):
+            file, size_bytes = self.path / name, checkpoint.notes["written_bytes"][name]
             if not file.is_file() or file.stat().st_size < size_bytes:
                 raise InputError(f"{file} lacks what was in it; run again without --resume")
-            os.truncate(file, size_bytes)
+            try:
+                os.truncate(file, size_bytes)
+            except OSError as error:
+                raise unwritable(self.path, error.strerror) from error
         return checkpoint
+
+    def tidy(self, *, keep_caches: bool) -> None:
+        """Remove what a run needs only until it is complete, unless it still is to go on."""
+        if (self.path / SUMMARY_FILE).is_file():
+            rmtree(self.path / CHECKPOINT_FOLDER, ignore_errors=True)
+        if not self.is_begun:
+            rmtree(self.path / TRACE_FOLDER, ignore_errors=True)
+            if not keep_caches:
+                rmtree(self.path / CACHES_FOLDER, ignore_errors=True)
+
+    def check_caches(self) -> None:
+        """Check that all who trained before the checkpoint still have their caches here.
+
+        Raises:
+            InputError: some are gone, so that the run cannot go on as it was.
+        """
+        size_bytes = read_checkpoint(self.path / CHECKPOINT_FILE).notes["written_bytes"]
+        text = (self.path / CLIENTS_FILE).read_bytes()[: size_bytes[CLIENTS_FILE]]
+        rows = [json.loads(line) for line in text.splitlines()]
+        caches = self.path / CACHES_FOLDER
+        trained = {row["client"] for row in rows if "requests" in row}
+        gone = [client for client in trained if not (caches / f"{client}" / INDEX_FILE).is_file()]
+        if gone:
+            raise InputError(
+                f"the caches of {len(gone)} clients in {caches} are gone, so the run cannot go on "
+                "as it was; run again without --resume"
+            )
 
     def abandon(self) -> None:
         """Take back a folder in which nothing ran, so that it does not stand in the way."""

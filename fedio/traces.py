@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from shutil import rmtree
 
 import numpy as np
 
@@ -43,7 +42,7 @@ def part_file(folder: Path, client: int, server_round: int) -> Path:
 
 
 def collect(folder: Path, participations: set[tuple[int, int]], file: Path) -> None:
-    """Put all parts of a run into one trace, by client and round, and remove them.
+    """Put all parts of a run into one trace, by client and round.
 
     Args:
         folder: holds the parts, each a trace of one participation.
@@ -69,7 +68,6 @@ def collect(folder: Path, participations: set[tuple[int, int]], file: Path) -> N
         write_trace(file, Trace(about.name, joined, about.policy, about.depends))
     except TraceError as error:
         raise RunError(str(error)) from error
-    rmtree(folder, ignore_errors=True)
 
 
 def _joined(parts: Sequence[Stream]) -> Stream:

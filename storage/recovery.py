@@ -68,6 +68,10 @@ def recover(store: Store, index: CacheIndex, policy: Policy, before: int | None)
             condition.tag, condition.previous = snapshot.tag, snapshot.previous
             condition.notes = snapshot.notes
             _restore(snapshot, _whole(saved, snapshot, store), index, policy, condition)
+            if len(condition.missing):
+                # What came later has driven out what was there then: no damage.
+                level = logging.WARNING if before is None else logging.INFO
+                _log.log(level, "cache repaired: %d samples are missing", len(condition.missing))
             return condition
     except CorruptCache as error:
         condition = Condition(rebuilt_reason=str(error))
@@ -160,7 +164,6 @@ def _restore(
     if not everything:
         condition.missing = snapshot.residents[~kept]
         condition.owed = snapshot
-        _log.warning("cache repaired: %d samples are missing", len(condition.missing))
     residents = snapshot.residents[rows]
     index.add(residents, snapshot.sizes[rows], snapshot.lengths[rows], snapshot.checksums[rows])
     reinstate(index, policy, snapshot, kept, residents)

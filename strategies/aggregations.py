@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,22 @@ def restore(strategy: Strategy, state: Mapping[str, np.ndarray]) -> None:
         named = {name: state[f"{attribute}/{position}/{name}"] for _, position, name in parts}
         if named:
             setattr(strategy, attribute, _made(kind, named))
+
+
+def undo(strategy: Strategy) -> Callable[[], None]:
+    """Return what gives a strategy back what it carries now."""
+    before = {name: copy(getattr(strategy, name)) for name in _state(strategy)}
+
+    def back() -> None:
+        for name, value in before.items():
+            setattr(strategy, name, value)
+
+    return back
+
+
+def is_finite(arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether all values of named arrays are finite."""
+    return all(bool(np.isfinite(values).all()) for values in arrays.values())
 
 
 def in_types_of(model: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:

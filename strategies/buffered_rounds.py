@@ -14,6 +14,7 @@ from fedio.config import Experiment
 from fedio.costs import Phases
 from fedio.errors import InputError
 from fedio.protocol import ARRAYS
+from strategies.aggregations import is_finite
 from strategies.buffered import Arrays, Buffer, Ended, Underway
 from strategies.chooser import predicted_s
 from strategies.ledger import RoundRecord
@@ -79,6 +80,12 @@ class BufferedRounds:
                     f"{key} needs rounds that wait for their cohort, and those of aggregation "
                     f"{arm.aggregation.name!r} do not; leave one of the two out"
                 )
+        clients = experiment.data.clients
+        if buffer.size > clients:
+            raise InputError(
+                f"the buffer is {buffer.size}, but each of the {clients} clients counts once in an "
+                "update; make it smaller"
+            )
         self._shared = shared
         self._underway = Underway(buffer)
         self._equal_weights = arm.weighting == "equal"
@@ -123,7 +130,11 @@ class BufferedRounds:
         if not underway.buffer.is_full:
             return None, record
         logger.info("round %d: staleness %s", server_round, [one.staleness for one in ended])
-        new = underway.update({name: unpack(array) for name, array in arrays.items()})
+        with np.errstate(all="ignore"):
+            new = underway.update({name: unpack(array) for name, array in arrays.items()})
+        if not is_finite(new):
+            logger.warning("round %d: what comes of its replies is not finite", server_round)
+            return None, record
         return ArrayRecord({name: pack(values) for name, values in new.items()}), record
 
     def _view(self, server_round: int, arrays: ArrayRecord) -> View:
@@ -142,9 +153,8 @@ class BufferedRounds:
             return []
         view, shared = replace(view, count=free, wanted=free), self._shared
         cohort = shared.chooser.choose(view, draw)
-        shapes = {name: tuple(array.shape) for name, array in arrays.items()}
         clients = cohort.clients.tolist()
-        reports, problems = sort_replies(ask(cohort), clients, view.round, shapes)
+        reports, problems = sort_replies(ask(cohort), clients, view.round, arrays)
         shared.trouble.note(view.round, problems)
         shared.fleet.failed(list(problems))
         actual, arrivals_s = self._work(reports, problems, arrays, view.model_bytes)

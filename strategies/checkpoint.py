@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord
 
 from fedio.arrays import pack, unpack
 from fedio.checkpoints import Checkpoint, named, part
+from fedio.errors import InputError
 from fedio.runs import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -40,14 +41,15 @@ class Progress:
 class Memory:
     """Keeps a run's state after each round, and brings it back."""
 
-    def __init__(self, folder: RunFolder, parts: Mapping[str, Part]) -> None:
+    def __init__(self, folder: RunFolder, digest: str, parts: Mapping[str, Part]) -> None:
         """Nothing is kept yet.
 
         Args:
             folder: of the run.
+            digest: of its experiment.
             parts: all that changes, by name.
         """
-        self._folder = folder
+        self._folder, self._digest = folder, digest
         self._parts = parts
 
     def keep(self, progress: Progress) -> None:
@@ -59,6 +61,7 @@ class Memory:
         model = {name: unpack(array) for name, array in progress.model.items()}
         states = {name: one.state() for name, one in self._parts.items()}
         notes = {"round": progress.server_round, "wall_s": progress.wall_s, _MODEL: list(model)}
+        notes["experiment"] = self._digest
         self._folder.keep(Checkpoint(named({_MODEL: model} | states), notes))
 
     def recall(self) -> Progress | None:
@@ -70,9 +73,21 @@ class Memory:
         if not self._folder.is_begun:
             return None
         checkpoint = self._folder.go_back()
+        try:
+            progress = self._restored(checkpoint)
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError(
+                f"the checkpoint in {self._folder.path} is of another version of fedio ({error}); "
+                "run again without --resume"
+            ) from error
+        logger.info("going on after round %d", progress.server_round)
+        return progress
+
+    def _restored(self, checkpoint: Checkpoint) -> Progress:
+        notes, model = checkpoint.notes, part(checkpoint.arrays, _MODEL)
+        if notes["experiment"] != self._digest:
+            raise ValueError("it is of another experiment")
         for name, one in self._parts.items():
             one.restore(part(checkpoint.arrays, name))
-        model, notes = part(checkpoint.arrays, _MODEL), checkpoint.notes
-        logger.info("going on after round %d", notes["round"])
         arrays = ArrayRecord({name: pack(model[name]) for name in notes[_MODEL]})
         return Progress(int(notes["round"]), arrays, float(notes["wall_s"]))

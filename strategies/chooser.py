@@ -37,7 +37,13 @@ class Chooser:
         return self._state
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Have the selector remember this."""
+        """Have the selector remember this.
+
+        Raises:
+            ValueError: it is not what the selector remembers.
+        """
+        if state.keys() != self._state.keys():
+            raise ValueError(f"the selector remembers {sorted(self._state)}, not {sorted(state)}")
         self._state = dict(state)
 
     def view(self, server_round: int, now_s: float, model_bytes: float) -> View:

@@ -212,8 +212,14 @@ class Fleet:
         return named | {_SPEED + f.name: getattr(self.speeds, f.name) for f in fields(Speeds)}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write every column, as `arrays` names them."""
+        """Write every column, as `arrays` names them.
+
+        Raises:
+            KeyError, ValueError: a column is missing, or not of as many clients.
+        """
         for name, column in self.arrays().items():
+            if arrays[name].shape != column.shape:
+                raise ValueError(f"{name} is of {arrays[name].shape} clients")
             column[:] = arrays[name]
 
     @classmethod

@@ -45,12 +45,13 @@ def _filled(fixed_s: np.ndarray, step_s: np.ndarray, mean_steps: int) -> list[in
     Among those that would finish alike the one of the shorter steps comes first, then the one of
     the shorter transfer, and of those alike in both the one with fewer steps by now.
     """
+    transfer_s, one_s = fixed_s.tolist(), step_s.tolist()  # which may be infinite, unlike an error
 
     def after_another(client: int) -> tuple[float, float, float, int, int]:
-        one, more = step_s[client], steps[client] + 1
-        return fixed_s[client] + more * one, one, fixed_s[client], more, client
+        one, more = one_s[client], steps[client] + 1
+        return transfer_s[client] + more * one, one, transfer_s[client], more, client
 
-    steps = [1] * len(fixed_s)
+    steps = [1] * len(transfer_s)
     waiting = [after_another(client) for client in range(len(steps))]
     heapq.heapify(waiting)
     for _ in range(len(steps) * (mean_steps - 1)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from fedio.arrays import unpack
 from fedio.clock import arrival_order
 from fedio.costs import Work
 from fedio.protocol import (
+    ACCURACY,
     ARRAYS,
     CLAIMS,
+    LOSS,
     METER,
     METRICS,
     NUM_EXAMPLES,
@@ -25,7 +28,7 @@ from fedio.protocol import (
     from_record,
 )
 
-Shapes = Mapping[str, tuple[int, ...]]
+LARGEST_WEIGHT = 2.0**53  # beyond it a float no longer counts in ones
 
 
 class RejectedReplyError(ValueError):
@@ -97,18 +100,19 @@ class Terms:
     deadline_s: float | None = None
 
 
-def check_reply(message: Message, client: int, server_round: int, shapes: Shapes) -> Report:
+def check_reply(message: Message, client: int, server_round: int, sent: ArrayRecord) -> Report:
     """Return the report in a reply of `client`, if all of it is sound.
 
     Args:
         message: the reply; it has content.
         client: the partition-id that was asked.
         server_round: the round that was asked for.
-        shapes: name and shape of each array of the global model.
+        sent: the global model, whose names, types and shapes its arrays must have.
 
     Raises:
-        RejectedReplyError: wrong client or round, arrays missing, misshapen or not finite, a weight
-            that is not positive and finite, or records that do not hold what they must.
+        RejectedReplyError: wrong client or round, arrays that are not like those sent, unreadable
+            or not finite, a weight that is not positive and finite, or records that do not hold
+            what they must.
     """
     content = message.content
     meter = check_meter(message)
@@ -123,7 +127,7 @@ def check_reply(message: Message, client: int, server_round: int, shapes: Shapes
     weight, train_loss = _metrics(content.get(METRICS))
     if list(content.array_records) != [ARRAYS]:
         raise RejectedReplyError(f"it must hold one array record, {ARRAYS!r}")
-    _check_arrays(content.array_records[ARRAYS], shapes)
+    _check_arrays(content.array_records[ARRAYS], sent)
     return Report(client, message, weight, train_loss, meter, claims)
 
 
@@ -142,7 +146,7 @@ def check_meter(message: Message) -> Meter:
 
 
 def sort_replies(
-    replies: Mapping[int, Message], clients: Iterable[int], server_round: int, shapes: Shapes
+    replies: Mapping[int, Message], clients: Iterable[int], server_round: int, sent: ArrayRecord
 ) -> tuple[list[Report], dict[int, Problem]]:
     """Return the valid reports, and what is wrong with all others, by partition.
 
@@ -150,7 +154,7 @@ def sort_replies(
         replies: the replies that came, by the partition-id that was asked.
         clients: who was asked.
         server_round: the round that was asked for.
-        shapes: name and shape of each array of the global model.
+        sent: the global model.
     """
     reports: list[Report] = []
     problems: dict[int, Problem] = {}
@@ -162,7 +166,7 @@ def sort_replies(
             problems[client] = Problem("failed", reply.error.reason or "no reason given")
         else:
             try:
-                reports.append(check_reply(reply, client, server_round, shapes))
+                reports.append(check_reply(reply, client, server_round, sent))
             except RejectedReplyError as error:
                 problems[client] = Problem("rejected", str(error), _meter_of(reply))
     return reports, problems
@@ -247,26 +251,56 @@ def _metrics(record: object) -> tuple[float, float]:
     expected = {NUM_EXAMPLES, ONE, TRAIN_LOSS}
     if not isinstance(record, MetricRecord) or set(record) != expected:
         raise RejectedReplyError(f"its metrics must be {sorted(expected)}")
-    weight, loss = record[NUM_EXAMPLES], record[TRAIN_LOSS]
-    if isinstance(weight, list) or not (np.isfinite(weight) and weight > 0):
-        raise RejectedReplyError(f"its weight is {weight}, not a positive number")
+    weight, loss = finite(record[NUM_EXAMPLES]), finite(record[TRAIN_LOSS])
+    if weight is None or not 0 < weight <= LARGEST_WEIGHT:
+        raise RejectedReplyError(f"its weight is {record[NUM_EXAMPLES]}, not a number of samples")
     if record[ONE] != 1:
         raise RejectedReplyError(f"its {ONE!r} is {record[ONE]}, not 1")
-    if isinstance(loss, list) or not np.isfinite(loss):
-        raise RejectedReplyError(f"its training loss is {loss}, not a finite number")
-    return float(weight), float(loss)
+    if loss is None:
+        raise RejectedReplyError(f"its training loss is {record[TRAIN_LOSS]}, not a finite number")
+    return weight, loss
 
 
-def _check_arrays(arrays: ArrayRecord, shapes: Shapes) -> None:
-    if list(arrays) != list(shapes):  # Flower goes by their order
+def check_evaluation(reply: Message) -> tuple[int, float]:
+    """Return on how many samples a client evaluated, and how accurate the model was.
+
+    Raises:
+        RejectedReplyError: the reply does not say so, or it cannot be.
+    """
+    record = reply.content.get(METRICS)
+    expected = {NUM_EXAMPLES, ONE, ACCURACY, LOSS}
+    if not isinstance(record, MetricRecord) or set(record) != expected:
+        raise RejectedReplyError(f"its metrics must be {sorted(expected)}")
+    samples, accuracy = finite(record[NUM_EXAMPLES]), finite(record[ACCURACY])
+    if samples is None or not 0 <= samples <= LARGEST_WEIGHT:
+        raise RejectedReplyError(f"it says {record[NUM_EXAMPLES]} samples")
+    if accuracy is None or not 0 <= accuracy <= 1 or finite(record[LOSS]) is None:
+        raise RejectedReplyError(f"its accuracy is {record[ACCURACY]}, its loss {record[LOSS]}")
+    return int(samples), accuracy
+
+
+def finite(value: object) -> float | None:
+    """Return what a metric says, None where it is no finite number."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _check_arrays(arrays: ArrayRecord, sent: ArrayRecord) -> None:
+    if list(arrays) != list(sent):  # Flower goes by their order
         raise RejectedReplyError("its arrays are not those of the model, in that order")
     for name, array in arrays.items():
-        values = unpack(array)
-        if values.dtype.kind not in "fiub":
-            raise RejectedReplyError(f"{name} is of type {values.dtype}, not of real numbers")
-        if values.shape != shapes[name]:
+        like = sent[name]
+        if (array.dtype, tuple(array.shape)) != (like.dtype, tuple(like.shape)):
             raise RejectedReplyError(
-                f"{name} has shape {values.shape}, the model has {shapes[name]}"
+                f"{name} is {array.dtype} {tuple(array.shape)}, the model has {like.dtype} "
+                f"{tuple(like.shape)}"
             )
-        if not np.isfinite(values).all():
+        try:
+            values = unpack(array)
+        except Exception as error:  # what a client sends may be anything
+            raise RejectedReplyError(f"{name} cannot be read: {error}") from error
+        if values.shape != tuple(like.shape) or not np.isfinite(values).all():
             raise RejectedReplyError(f"{name} holds values that are not finite")

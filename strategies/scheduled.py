@@ -17,7 +17,7 @@ from fedio.arrays import unpack
 from fedio.config import Experiment
 from fedio.costs import io_to_compute
 from fedio.profiles import Speeds
-from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOCAL_STEPS, LOSS, METRICS, NUM_EXAMPLES
+from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOCAL_STEPS, LOSS
 from fedio.runs import RunFolder, hash_arrays
 from strategies.aggregations import restore, state_of
 from strategies.buffered import FedBuff
@@ -30,6 +30,7 @@ from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
 from strategies.presence import presence_of
 from strategies.roster import Roster, gather
+from strategies.round import RejectedReplyError, check_evaluation
 from strategies.selector import Cohort, Selector
 from strategies.shared import Shared, size_bytes
 from strategies.staging import Stager
@@ -95,7 +96,7 @@ class Scheduled(Strategy):
         self._buffered: BufferedRounds | None = None
         if isinstance(aggregation, FedBuff):
             self._buffered = BufferedRounds(experiment, shared, aggregation.buffer)
-        self._memory = Memory(folder, self._parts())
+        self._memory = Memory(folder, experiment.digest, self._parts())
         self._roster = Roster({}, {})
         self._asked: dict[str, int] = {}
         self._closed: RoundRecord | None = None
@@ -283,10 +284,14 @@ class Scheduled(Strategy):
                     "client %d did not evaluate: %s", client, last_line(reply.error.reason)
                 )
                 continue
-            metrics = reply.content.metric_records[METRICS]
-            self._held_out_samples[client] = metrics[NUM_EXAMPLES]
-            if metrics[NUM_EXAMPLES]:
-                self._held_out_accuracy[client] = metrics[ACCURACY]
+            try:
+                samples, accuracy = check_evaluation(reply)
+            except RejectedReplyError as error:
+                logger.warning("client %d did not evaluate: %s", client, error)
+                continue
+            self._held_out_samples[client] = samples
+            if samples:
+                self._held_out_accuracy[client] = accuracy
                 evaluated.append(reply)
         return self._aggregation.aggregate_evaluate(server_round, evaluated)
 

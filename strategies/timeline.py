@@ -82,7 +82,7 @@ class Timeline:
             if self._presence is not None:
                 free_s = np.maximum(free_s, self._presence.availability.next_s(self.now_s))
             first_s = float(free_s[known].min())
-            if np.isinf(first_s):
+            if np.isinf(first_s) or first_s <= self.now_s:  # never, or beyond what a float tells
                 return
             self.move_to(first_s)
 

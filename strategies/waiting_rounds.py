@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
+from fedio.arrays import unpack
 from fedio.config import Experiment
-from strategies.aggregations import in_types_of
+from strategies.aggregations import in_types_of, is_finite, state_of, undo
 from strategies.chooser import predicted_s
 from strategies.ledger import RoundRecord
 from strategies.normalisation import normalised
@@ -18,6 +20,8 @@ from strategies.round import Report, Terms, sort_replies
 from strategies.selector import Cohort, View
 from strategies.shared import Shared, size_bytes
 from strategies.staging import Stager
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,8 @@ class WaitingRounds:
             raise RuntimeError("a round is opened before it is closed")
         opened, self._open = self._open, None
         timeline, server_round = self._shared.timeline, opened.view.round
-        shapes = {name: tuple(array.shape) for name, array in opened.arrays.items()}
         asked = opened.cohort.clients.tolist()
-        reports, problems = sort_replies(replies, asked, server_round, shapes)
+        reports, problems = sort_replies(replies, asked, server_round, opened.arrays)
         self._shared.trouble.note(server_round, problems)
         start_s, rounds = timeline.now_s, self._experiment.rounds
         terms = Terms(rounds.cohort, rounds.minimum, rounds.deadline_of(server_round))
@@ -90,6 +93,12 @@ class WaitingRounds:
         if self._stager is not None:
             meters = {report.client: report.meter for report in reports} | unusable
             self._stager.trained(meters, self._shared.fleet.busy_until_s)
+        counted = set(outcome.counted.tolist())
+        counting = [report for report in reports if report.client in counted]
+        arrays, metrics = self._aggregated(counting, opened)
+        if arrays is None:
+            unused = np.union1d(outcome.counted, outcome.unused)
+            outcome = replace(outcome, counted=np.zeros(0, dtype=np.int64), unused=unused)
         self._shared.fleet.failed(list(problems))
         self._shared.fleet.trained(outcome.counted)
         record = RoundRecord(
@@ -105,12 +114,28 @@ class WaitingRounds:
             problems=problems,
             staged=None if self._stager is None else [],
         )
-        counted = set(outcome.counted.tolist())
-        counting = [report for report in reports if report.client in counted]
-        arrays, metrics = self._aggregation.aggregate_train(
-            server_round, self._normalised(counting, opened)
+        return arrays, metrics, record
+
+    def _aggregated(
+        self, reports: list[Report], opened: _Open
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the model that comes of replies, and metrics; none where that is not finite."""
+        go_back = undo(self._aggregation)
+        with np.errstate(all="ignore"):  # what it comes to is looked at
+            arrays, metrics = self._aggregation.aggregate_train(
+                opened.view.round, self._normalised(reports, opened)
+            )
+            if arrays is None:
+                return None, metrics
+            arrays = in_types_of(opened.arrays, arrays)
+        new = {name: unpack(array) for name, array in arrays.items()}
+        if is_finite(new) and is_finite(state_of(self._aggregation)):
+            return arrays, metrics
+        go_back()
+        logger.warning(
+            "round %d: what comes of its replies is not finite, and left out", opened.view.round
         )
-        return None if arrays is None else in_types_of(opened.arrays, arrays), metrics, record
+        return None, None
 
     def _normalised(self, reports: list[Report], opened: _Open) -> list[Message]:
         """Return the replies that count, their updates per step where the arm says so."""

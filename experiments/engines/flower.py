@@ -33,7 +33,7 @@ def run(experiment: Experiment, folder: RunFolder) -> None:
     """
     check(experiment)
     with cleared(folder, keep_caches=experiment.cache.keep):
-        with superlink() as link:
+        with superlink([] if folder.lock is None else [folder.lock]) as link:
             app = write_app(link.folder / "app", folder.path / CONFIG_FILE)
             run_id = link.start(app, federation_config(experiment))
             status, details, log = link.wait(run_id)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -116,8 +116,12 @@ class SuperLink:
 
 
 @contextmanager
-def superlink() -> Iterator[SuperLink]:
+def superlink(inherited: Sequence[int] = ()) -> Iterator[SuperLink]:
     """Start a SuperLink for the block; when it ends, everything that was started is gone.
+
+    Args:
+        inherited: descriptors that are open until everything is gone, even if this process ends
+            before that.
 
     Raises:
         InputError: Flower's programs are not installed beside this Python.
@@ -140,6 +144,7 @@ def superlink() -> Iterator[SuperLink]:
             stderr=log,
             env=environment,
             start_new_session=True,
+            pass_fds=inherited,
         )
         try:
             link = SuperLink(folder, environment, log)

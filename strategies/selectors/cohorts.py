@@ -8,11 +8,11 @@ from strategies.selectors.claims import quantile
 from strategies.selectors.draws import top
 from strategies.selectors.prospects import evenly_spaced
 
-LOOK_AT = 2**18  # clients
-RUN = 64
-STAND_BY = 4
+LOOK_AT = 2**18  # clients a round at most
+RUN = 64  # neighbours that are looked at together
+STAND_BY = 4  # clients to draw each spare one from
 GRID = 128  # rounds of so many lengths are compared
-FAST_SHARE = 1 / 64  # of the clients, who tell what all others must be worth
+FAST_SHARE = 1 / 64  # of the clients tell what all others must be worth to matter
 
 
 def best_round_s(

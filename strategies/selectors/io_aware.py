@@ -42,7 +42,8 @@ class IOAware(Selector):
     and are slower, so that they count only where picks fail or are late, and they wait on. Where
     clients stage, the picks of the next round are named one round ahead, at work or not, and
     predicted with a cache as full as staging can make it; those that are idle when their round
-    comes are picked first. The length of the run is not used.
+    comes are picked first. Of more than 2 ** 18 clients as many are looked at in a round, and those
+    beyond patience. The length of the run is not used.
 
     Args:
         explore: share of the picks for those beyond patience, rounded up.

@@ -22,8 +22,9 @@ class PowerOfChoice(Selector):
     highest; equal ones are drawn.
 
     Departures: the samples of the largest clients count up to the 95th percentile, so that a false
-    claim cannot make one a candidate in every round; a loss that cannot be one, or is missing after
-    the client was selected, counts as the median, so that it neither helps nor harms.
+    claim cannot make one a candidate in every round. A loss that cannot be one counts as the lowest
+    of a client that has answered, so that it does not help; who was selected and has not answered
+    yet counts as the median.
 
     Source: Cho, Wang and Joshi, Towards Understanding Biased Client Selection in Federated
     Learning (AISTATS 2022; arXiv 2010.01243), the sampling strategies.
@@ -53,7 +54,9 @@ class PowerOfChoice(Selector):
         median = median_loss(fleet.loss)
         known = usable_loss(fleet.loss[candidates[drawn]], median)
         new = np.isnan(known) & (fleet.times_selected[candidates[drawn]] == 0)
-        rank = np.where(new, np.inf, np.where(np.isnan(known), median, known))
+        # Who has answered and says no loss that can be one comes last.
+        silent = np.where(fleet.last_round[candidates[drawn]] > 0, 0.0, median)
+        rank = np.where(new, np.inf, np.where(np.isnan(known), silent, known))
         chosen = top(rank, count, rng)
 
         loss = np.full(len(candidates), np.nan)

@@ -18,7 +18,7 @@ MOST_SECONDS = 10.0  # predictions count up to so many times their median, and d
 MOST_UTILITY = 1.25  # claims likewise
 OPTIMISM = 0.75  # quantile of the utilities per sample that is assumed of the untried
 UNRELIABLE = 0.9  # who never answers is worth a tenth
-SHORTEST_S, LONGEST_S = 1e-9, 1e12  # no prediction beyond these is meant
+SHORTEST_S, LONGEST_S = 1e-9, 1e12  # no prediction is meant to be beyond
 _SAMPLE = 2**14
 
 
@@ -80,7 +80,7 @@ class Normal:
         useful = (view.fleet.last_round[some] > 0) & (utility > 0) & (samples > 0)
         claimed = utility[useful]
         return cls(
-            median_s=quantile(some_s[(some_s > SHORTEST_S) & (some_s < LONGEST_S)], 0.5, 1.0),
+            median_s=quantile(np.minimum(some_s[some_s > SHORTEST_S], LONGEST_S), 0.5, 1.0),
             median_utility=quantile(claimed if len(claimed) else samples[samples > 0], 0.5, 1.0),
             per_sample=quantile(claimed / samples[useful], OPTIMISM, 1.0),
             failures=bool(view.fleet.failures.any()),

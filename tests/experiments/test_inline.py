@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from clients.client_cache import STATES_FILE
 from experiments.engines import inline
 from fedio.config import Experiment
 from fedio.errors import RunError
 from fedio.runs import CACHES_FOLDER, Run, RunFolder, read_run
+from storage.lmdb_store import INDEX_FILE
 
 Tiny = Callable[..., Experiment]
 
@@ -109,5 +109,5 @@ def test_of_memory_caches_no_payload_is_ever_written(
     kept = ("cache.store='memory'", "cache.keep=true", f"engine.checkpoints={checkpoints}".lower())
     play(tiny(*kept, "rounds.rounds=2"), tmp_path / "run")
     written = [file for file in (tmp_path / "run" / CACHES_FOLDER).rglob("*") if file.is_file()]
-    assert {file.name for file in written} == ({STATES_FILE} if checkpoints else set())
+    assert {file.name for file in written} == ({INDEX_FILE} if checkpoints else set())
     assert sum(file.stat().st_size for file in written) < 50_000  # a photo of these has 1.5 kB

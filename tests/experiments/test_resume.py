@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,38 @@ def test_what_cannot_be_gone_on_with_is_the_users_to_mend(
     assert "is damaged" in said
     assert "run again without --resume" in said
     assert rows(out) == before
+
+
+@pytest.mark.parametrize("store", ["lmdb", "memory"])
+def test_without_the_caches_it_could_not_go_on_as_it_was(
+    tiny_file: Path,
+    tmp_path: Path,
+    interrupt: Interrupt,
+    capsys: pytest.CaptureFixture[str],
+    store: str,
+) -> None:
+    out = tmp_path / "out"
+    run = ["run", str(tiny_file), "--set", f"cache.store={store}", "--out", str(out)]
+    interrupt.after(3)
+    assert main(run) == 130
+    before = rows(out)
+    client = json.loads((out / "clients.jsonl").read_text().splitlines()[0])["client"]
+    shutil.rmtree(out / CACHES_FOLDER / str(client))
+    capsys.readouterr()
+    assert main([*run, "--resume"]) == 2
+    assert "the caches of 1 clients" in capsys.readouterr().err
+    assert rows(out) == before
+    assert main(run) == 0
+
+
+def test_a_trace_is_recorded_from_the_beginning_or_not_at_all(
+    tiny_file: Path, tmp_path: Path, interrupt: Interrupt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["run", str(tiny_file), "--out", str(tmp_path / "out")]
+    interrupt.after(3)
+    assert main(run) == 130
+    assert main([*run, "--resume", "--record-trace"]) == 2
+    assert "began without recording a trace" in capsys.readouterr().err
 
 
 def test_an_empty_folder_is_begun(

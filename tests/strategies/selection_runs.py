@@ -132,7 +132,7 @@ def run(
     says: Says = honest,
     over_commitment: float = 1.3,
 ) -> Run:
-    """Run rounds of which the `wanted` fastest count; who is late stays busy, and is heard later."""
+    """Run rounds of which the `wanted` fastest count; the late stay busy, and are heard later."""
     fleet = Fleet.from_arrays({name: a.copy() for name, a in clients.truth.arrays().items()})
     everyone = np.arange(clients.count)
     fleet.claimed(everyone, 0, **says(everyone, {"resident_samples": np.zeros(clients.count)}))

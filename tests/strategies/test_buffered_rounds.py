@@ -288,15 +288,23 @@ def test_work_that_is_left_frees_its_slot_when_the_client_goes() -> None:
 
 
 def test_a_client_trains_once_a_round_and_the_buffer_waits_for_the_next() -> None:
-    run = Run((1.0, 2.0, 3.0), Buffer(4))
+    def script(client: int, server_round: int) -> dict[str, Any] | str:
+        return "boom" if (client, server_round) == (3, 1) else trains(client, server_round)
+
+    run = Run((1.0, 2.0, 3.0, 4.0), Buffer(4), script)
     first = run.play(1)
-    # All three have trained, and nobody else can.
+    # Three have trained, the fourth has failed, and nobody else can.
     assert (first.outcome.counted.tolist(), first.outcome.end_s) == ([0, 1, 2], 3.0)
     assert run.x == 0.0
     second = run.play(2)
     assert run.starts[:3] == [(3.0, 0), (3.0, 1), (3.0, 2)]
     assert (second.outcome.counted.tolist(), second.outcome.end_s) == ([0], 4.0)
     assert run.x == pytest.approx((1 + 2 + 3 + 1) / 4)
+
+
+def test_a_buffer_that_could_never_be_full_in_a_round_is_refused() -> None:
+    with pytest.raises(InputError, match="the buffer is 4, but each of the 3 clients counts once"):
+        Run((1.0, 2.0, 3.0), Buffer(4))
 
 
 def test_in_the_last_round_who_is_still_at_work_is_late() -> None:
@@ -353,6 +361,7 @@ def test_whatever_clients_do_what_arrives_counts_once_in_its_order(
             return "boom" if luck < 0.05 else None
         return trains(client, server_round) | ({"weight": -1} if luck < 0.2 else {})
 
+    size = min(size, len(durations_s))
     buffer = Buffer(size)
     rounds = {"cohort": min(at_once, len(durations_s))}
     run = Run(tuple(durations_s), buffer, script, selector=Uniform(), rounds=rounds)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedio.checkpoints import read_checkpoint, write_checkpoint
 from fedio.errors import InputError
 from fedio.runs import CHECKPOINT_FILE, ROUNDS_FILE, SUMMARY_FILE, Run, RunFolder
 from strategies.selectors import SELECTORS
@@ -135,6 +136,30 @@ def test_what_was_written_after_the_checkpoint_is_taken_back(tmp_path: Path) -> 
             file.write('{"round": 3, "half a li')
     resumed, _, _ = play(tmp_path / "cut", drawn, rounds=4, resume=True)
     assert files(resumed) == files(whole)
+
+
+@pytest.mark.parametrize("part", ["fleet.utility", "selector.exploration", "timeline.now_s"])
+@pytest.mark.parametrize("change", ["missing", "misshapen", "flipped", "of another experiment"])
+def test_a_checkpoint_that_does_not_fit_is_refused_in_a_line(
+    tmp_path: Path, part: str, change: str
+) -> None:
+    with pytest.raises(Interrupted):
+        play(tmp_path, until(2), arm={"selector": "oort"})
+    file = tmp_path / CHECKPOINT_FILE
+    kept = read_checkpoint(file)
+    if change == "missing":
+        del kept.arrays[part]
+    elif change == "misshapen":
+        kept.arrays["fleet.loss"] = np.ones(2)
+    elif change == "of another experiment":
+        kept.notes["experiment"] = "0123"
+    write_checkpoint(file, kept)
+    if change == "flipped":
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+    with pytest.raises(InputError, match="run again without --resume"):
+        play(tmp_path, drawn, resume=True, arm={"selector": "oort"})
 
 
 @pytest.mark.parametrize("damage", ["checkpoint", "rounds"])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedio.arrays import pack
 from fedio.costs import phases
 from fedio.profiles import Speeds
-from fedio.protocol import ARRAYS
+from fedio.protocol import ACCURACY, ARRAYS, LOSS, METRICS, NUM_EXAMPLES, ONE
 from strategies.round import (
     RejectedReplyError,
     Terms,
+    check_evaluation,
     check_reply,
     settle,
     sort_replies,
@@ -19,7 +23,7 @@ from strategies.round import (
 )
 from tests.strategies.replies import content, error, meter_of, reply
 
-SHAPES = {"w": (2, 3)}
+SENT = ArrayRecord({"w": pack(np.zeros((2, 3), np.float32))})
 
 
 def five_devices() -> Speeds:
@@ -70,7 +74,7 @@ def test_durations_of_five_clients_by_hand() -> None:
             ),
             client,
             1,
-            SHAPES,
+            SENT,
         )
         for client in range(5)
     ]
@@ -202,9 +206,15 @@ def test_too_few_replies_do_not_count_at_all() -> None:
         ({"loss": float("nan")}, "loss is nan"),
         ({"arrays": {"w": np.full((2, 3), np.nan, np.float32)}}, "w holds values"),
         ({"arrays": {"w": np.full((2, 3), np.inf, np.float32)}}, "w holds values"),
-        ({"arrays": {"w": np.ones((3, 2), np.float32)}}, "w has shape"),
+        ({"arrays": {"w": np.ones((3, 2), np.float32)}}, r"w is float32 \(3, 2\), the model has"),
         ({"arrays": {"v": np.ones((2, 3), np.float32)}}, "not those of the model"),
-        ({"arrays": {"w": np.ones((2, 3), np.complex128)}}, "complex128, not of real numbers"),
+        ({"arrays": {"w": np.ones((2, 3), np.complex128)}}, "w is complex128"),
+        ({"arrays": {"w": np.full((2, 3), "a")}}, "w is <U1"),
+        ({"arrays": {"w": np.ones((2, 3))}}, "w is float64"),
+        ({"weight": 2**60}, "weight is 1152921504606846976, not a number of samples"),
+        ({"weight": 10**400}, "not a number of samples"),
+        ({"loss": 10**400}, "not a finite number"),
+        ({"meter": {"misses": 2**63}}, r"meter\.misses"),
         ({"arrays": {}}, "not those of the model"),
         ({"meter": {"misses": -1}}, r"meter\.misses is -1"),
         ({"meter": {"effective_samples": float("inf")}}, "samples is inf"),
@@ -215,36 +225,81 @@ def test_too_few_replies_do_not_count_at_all() -> None:
 )
 def test_a_bad_reply_is_rejected_with_the_reason(changes: dict[str, object], said: str) -> None:
     with pytest.raises(RejectedReplyError, match=said):
-        check_reply(reply(2, **changes), 2, 1, SHAPES)
+        check_reply(reply(2, **changes), 2, 1, SENT)
 
 
 def test_arrays_in_another_order_are_rejected() -> None:
     arrays = {name: np.ones(2, np.float32) for name in "ba"}
+    sent = ArrayRecord({name: pack(arrays[name]) for name in "ab"})
     with pytest.raises(RejectedReplyError, match="in that order"):
-        check_reply(reply(2, arrays=arrays), 2, 1, {"a": (2,), "b": (2,)})
+        check_reply(reply(2, arrays=arrays), 2, 1, sent)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"data": b""},
+        {"data": SENT["w"].data[:-1]},
+        {"data": SENT["w"].data + b"x"},
+        {"data": b"junk" * 40},
+        {"stype": "torch"},
+        {"dtype": "junk"},
+        {"shape": (6,)},
+    ],
+)
+def test_arrays_whose_bytes_are_not_what_they_say_are_rejected(damaged: dict[str, Any]) -> None:
+    whole = {name: getattr(SENT["w"], name) for name in ("dtype", "shape", "stype", "data")}
+    bad = reply(2)
+    bad.content[ARRAYS] = ArrayRecord({"w": Array(**(whole | damaged))})
+    with pytest.raises(RejectedReplyError, match="w "):
+        check_reply(bad, 2, 1, SENT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({NUM_EXAMPLES: -5}, "says -5 samples"),
+        ({NUM_EXAMPLES: [1, 2]}, "says"),
+        ({ACCURACY: 99.0}, "accuracy is 99.0"),
+        ({ACCURACY: float("nan")}, "accuracy is nan"),
+        ({LOSS: float("inf")}, "loss inf"),
+        ({"more": 1.0}, "its metrics must be"),
+    ],
+)
+def test_what_cannot_be_of_an_evaluation_is_rejected(changes: dict[str, Any], said: str) -> None:
+    metrics = {NUM_EXAMPLES: 4, ONE: 1, ACCURACY: 0.5, LOSS: 1.0}
+    good, bad = reply(2), reply(2)
+    good.content = RecordDict({METRICS: MetricRecord(metrics)})
+    assert check_evaluation(good) == (4, 0.5)
+    bad.content = RecordDict({METRICS: MetricRecord(metrics | changes)})
+    with pytest.raises(RejectedReplyError, match=said):
+        check_evaluation(bad)
+    bad.content = RecordDict()
+    with pytest.raises(RejectedReplyError, match="must be"):
+        check_evaluation(bad)
 
 
 def test_a_reply_of_another_client_or_round_is_rejected() -> None:
     with pytest.raises(RejectedReplyError, match="from partition 2, asked was 3"):
-        check_reply(reply(2), 3, 1, SHAPES)
+        check_reply(reply(2), 3, 1, SENT)
     with pytest.raises(RejectedReplyError, match="for round 1, asked was 4"):
-        check_reply(reply(2), 2, 4, SHAPES)
+        check_reply(reply(2), 2, 4, SENT)
 
 
 def test_missing_and_doubled_records_are_rejected() -> None:
     without = reply(2)
     without.content = RecordDict({k: v for k, v in content(2, 1).items() if k != ARRAYS})
     with pytest.raises(RejectedReplyError, match="one array record"):
-        check_reply(without, 2, 1, SHAPES)
+        check_reply(without, 2, 1, SENT)
     doubled = reply(2)
     doubled.content = RecordDict({**content(2, 1), "more": content(2, 1)[ARRAYS]})
     with pytest.raises(RejectedReplyError, match="one array record"):
-        check_reply(doubled, 2, 1, SHAPES)
+        check_reply(doubled, 2, 1, SENT)
 
 
 def test_one_bad_reply_leaves_the_others_alone() -> None:
     replies = {4: reply(4), 2: reply(2, weight=0), 1: error("Traceback\nValueError: boom")}
-    reports, problems = sort_replies(replies, [4, 3, 2, 1], 1, SHAPES)
+    reports, problems = sort_replies(replies, [4, 3, 2, 1], 1, SENT)
     assert [report.client for report in reports] == [4]
     assert {client: problem.outcome for client, problem in problems.items()} == {
         1: "failed",

@@ -103,7 +103,7 @@ def test_a_bad_reply_alone_is_left_out(tmp_path: Path) -> None:
     assert arrays["w"].numpy() == pytest.approx(np.full((2, 3), 4.0))
     rejected = {row["client"]: row["problem"] for row in run.clients if row["problem"]}
     assert rejected == {
-        0: "its weight is 0, not a positive number",
+        0: "its weight is 0, not a number of samples",
         1: "w holds values that are not finite",
     }
 

@@ -192,3 +192,22 @@ def test_updates_count_per_step(tmp_path: Path) -> None:
     # and one counts 1: 3.305 on average, in which each moves (3 / 5.61 + 4 / 1) / 2.
     assert model({}) == 3.5
     assert model({"normalisation": "fednova"}) == pytest.approx(3.305 * (3 / 5.61 + 4) / 2)
+
+
+@pytest.mark.parametrize("aggregation", ["fedadam", "fedyogi"])
+def test_what_comes_to_nothing_finite_is_left_out(tmp_path: Path, aggregation: str) -> None:
+    def script(client: int, server_round: int) -> dict[str, Any]:
+        # Each is finite, and its square is not.
+        value = 1e30 if server_round == 2 else float(client + server_round)
+        return trains(client, server_round) | {"arrays": {"w": np.full((2, 3), value, np.float32)}}
+
+    def honest(client: int, server_round: int) -> Any:
+        return ValueError("boom") if server_round == 2 else script(client, server_round)
+
+    arm = {"aggregation": aggregation}
+    run, _, arrays = play(tmp_path / "a", script, rounds=4, cohort=5, arm=arm)
+    without, _, expected = play(tmp_path / "b", honest, rounds=4, cohort=5, arm=arm)
+    assert run.rounds[2]["counted"] == []
+    assert run.rounds[2]["unused"] == [0, 1, 2, 3, 4]
+    assert run.rounds[3]["counted"] == without.rounds[3]["counted"] != []
+    np.testing.assert_array_equal(arrays["w"].numpy(), expected["w"].numpy())

@@ -71,7 +71,9 @@ def test_who_was_never_selected_comes_first_and_evenly(view_of: ViewOf) -> None:
 
 
 @pytest.mark.parametrize("claim", [np.nan, np.inf, -np.inf, -2.0, 1e30, 1.7e308])
-def test_a_loss_that_is_none_counts_as_the_lowest_of_who_has_answered(view_of: ViewOf, claim: float) -> None:
+def test_a_loss_that_is_none_counts_as_the_lowest_of_who_has_answered(
+    view_of: ViewOf, claim: float
+) -> None:
     loss = [1.0, 2.0, 3.0, 4.0, 5.0, claim]
     view = view_of(6, 1, loss=loss, **TRIED)
     assert shares(EVERYBODY, view, 30)[4] == 1

@@ -74,7 +74,7 @@ def _beside_argsort(clients: int, scale: Scale) -> Iterator[Row]:
         yield Row(f"select.{name}", value_ms, "ms/selection", ARGSORT, ratio, setting)
         peak_mb = _peak_mb(one)
         yield Row(
-            name=f"select.{name}.memory",
+            name=f"memory.select.{name}",
             value=peak_mb,
             unit="MB/selection",
             reference=ARGSORT,

@@ -17,7 +17,7 @@ def test_every_selector_is_measured_at_every_size_in_time_and_memory() -> None:
     with patch.object(measure, "REPETITIONS", 1), patch.object(share, "TREES", 2):
         rows = list(select.rows(TINY))
     assert BENCHES["select"] is select.rows
-    names = [f"select.{name}{kind}" for name in SELECTORS for kind in ("", ".memory")]
+    names = [f"{kind}select.{name}" for name in SELECTORS for kind in ("", "memory.")]
     assert [row.name for row in rows] == names * 2
     assert {row.reference for row in rows} == {"argsort"}
     assert all(row.ratio > 0 and row.value > 0 for row in rows)

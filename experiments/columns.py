@@ -149,8 +149,8 @@ ROUND_COLUMNS = (
     ),
     Column(
         "steps",
-        "local steps of a participation, on average",
-        lambda row: number(row["local_steps"]),
+        "local steps of a participation: the fewest and the most, on average over seeds",
+        lambda row: f"{number(row['least_local_steps'])} - {number(row['most_local_steps'])}",
         _differ("local_work"),
     ),
     Column(

@@ -28,7 +28,7 @@ from experiments.probe.options import wanted_of
 from experiments.progress import watch
 from experiments.table import number, percent, print_table, seconds
 from fedio.config import Experiment, Spec
-from fedio.errors import InputError, RunError
+from fedio.errors import FruitlessError, InputError, RunError
 from fedio.home import RUNS_FOLDER, run_name
 from fedio.loading import find, load, presets
 from fedio.output import dumps, make_folder, reserved, write_text
@@ -111,6 +111,8 @@ def _run(experiment: Experiment, folder: RunFolder, engine: str) -> None:
         if not goes_on:
             folder.abandon()
         raise
+    except FruitlessError:
+        raise
     except (Exception, KeyboardInterrupt):
         if folder.is_begun:
             progress_console.print(
@@ -127,10 +129,14 @@ def compare(options: argparse.Namespace) -> None:
     out = options.out or Path(RUNS_FOLDER) / f"compare-{experiment.name}"
     _check_file(options.json)
     plan = comparison.plan(experiment, out, quick=options.quick, seeds=options.seeds)
-    with reserved(out):
-        folders = comparison.execute(
-            plan, progress_console, workers=options.jobs, reuse=not options.no_cache
-        )
+    try:
+        with reserved(out):
+            folders = comparison.execute(
+                plan, progress_console, workers=options.jobs, reuse=not options.no_cache
+            )
+    except KeyboardInterrupt:
+        progress_console.print("the same command goes on where this one was")
+        raise
     runs = [read_run(folder) for folder in folders]
     figures = compare_json(
         runs,

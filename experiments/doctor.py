@@ -29,6 +29,8 @@ from fedio.profiles import fleet_of, load_profile
 from storage import Policy, open_cache
 from storage.policies import POLICIES
 from strategies.aggregations import aggregation_of
+from strategies.buffered import FedBuff
+from strategies.buffered_rounds import check_buffered
 from strategies.server_app import selector_of
 
 OPTIONAL = {
@@ -57,7 +59,9 @@ def check_experiment(experiment: Experiment) -> None:
         with _at(f"arms.{name}.selector"):
             selector_of(arm)
         with _at(f"arms.{name}.aggregation"):
-            aggregation_of(arm)
+            aggregation = aggregation_of(arm)
+            if isinstance(aggregation, FedBuff):
+                check_buffered(arm, aggregation.buffer, experiment.data.clients)
         with _at(f"arms.{name}.policy"):
             create(arm.policy, POLICIES, Policy, 1)  # type: ignore[type-abstract]
         with _at(f"arms.{name}.sampler"):

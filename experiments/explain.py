@@ -123,6 +123,10 @@ def print_round(console: Console, run: Run, server_round: int) -> None:
         console.print(_reasons(explanation))
         console.print(Text("Seconds by phase, and those of what was busy meanwhile", style="bold"))
         console.print(_phases(explanation))
+    if explanation.row.get("arrived") is not None:
+        brought = (f"{one['client']} ({one['staleness']})" for one in explanation.row["arrived"])
+        said = ", ".join(brought) or "nobody"
+        console.print(Text(f"Replies that came in, and how stale (rounds): {said}"))
     if explanation.staged:
         console.print(Text(f"Staged for round {server_round + 1} by who was idle", style="bold"))
         console.print(_staged(explanation))

@@ -72,13 +72,16 @@ def stall_s(row: Row) -> float | None:
 def run_figures(run: Run) -> dict[str, float | None]:
     """Return the figures of one run that are averaged over seeds."""
     selected = times_selected(run)
+    steps = [row["steps"] for row in run.clients if row.get("steps") is not None]
     accuracies = run.summary["holdout"]["accuracy"]
     known = sorted(value for value in accuracies if value is not None)
     never = [value for value, times in zip(accuracies, selected, strict=True) if not times]
     return {
         "virtual_s": run.summary["virtual_s"],
         "round_s": _ratio(run.summary["virtual_s"], run.summary["rounds"]),
-        "local_steps": mean(row.get("steps") for row in run.clients),
+        "local_steps": mean(steps),
+        "least_local_steps": min(steps, default=None),
+        "most_local_steps": max(steps, default=None),
         **_shares_lost(run),
         "worst_decile_accuracy": mean(known[: -(-len(known) // 10)]),
         "never_selected_accuracy": mean(value for value in never if value is not None),

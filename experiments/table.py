@@ -63,6 +63,11 @@ def _about(arm: Row, seeds: Sequence[int]) -> list[str]:
             f"{name}: {arm['failed']} participations failed and {arm['rejected']} were rejected; "
             "fedio report --round says why."
         )
+    if arm["aggregation"] == "fedbuff":
+        lines.append(
+            f"{name} waits for nobody: its rounds end with an update of the server, and deadlines "
+            "do not apply to them."
+        )
     staging = arm["staging_origin_bytes"], arm["staging_written_bytes"]
     if any(staging):
         read, written = map(size, staging)
@@ -148,6 +153,9 @@ def _cache(cache: Row) -> str:
 
 def _fleet(fleet: Row) -> str:
     mix = ", ".join(f"{share:g} {name}" for name, share in fleet["profiles"].items())
+    if fleet.get("capacity"):
+        measured = f"compute and network as in {fleet['capacity']}; storage and memory of"
+        return f"{measured} {mix} (shares), spread by {fleet['spread']:g}"
     return f"{mix} (shares); speeds spread by {fleet['spread']:g}"
 
 

@@ -9,3 +9,7 @@ class InputError(ValueError):
 
 class RunError(RuntimeError):
     """The run failed; the message is one line that says why (exit code 1)."""
+
+
+class FruitlessError(RunError):
+    """Rounds bring nothing; going on as before would not help."""

@@ -232,7 +232,8 @@ def read_run(path: Path) -> Run:
         raise InputError(f"{path} is not a run folder: it has no {CONFIG_FILE}")
     if missing:
         raise InputError(
-            f"the run in {path} did not finish: it has no {', '.join(missing)}; run it again"
+            f"the run in {path} did not finish: it has no {', '.join(missing)}; "
+            "fedio run with --resume goes on with it"
         )
     try:
         run = Run(

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from fedio.arrays import pack, unpack
-from fedio.config import Experiment
+from fedio.config import Arm, Experiment
 from fedio.costs import Phases
 from fedio.errors import InputError
 from fedio.protocol import ARRAYS
@@ -67,28 +67,12 @@ class BufferedRounds:
             buffer: makes updates of the server out of those of clients.
 
         Raises:
-            InputError: the arm asks for what needs rounds that wait for a cohort.
+            InputError: see `check_buffered`.
         """
-        arm = experiment.chosen
-        for key, value, usual in (
-            ("staging", arm.staging, False),
-            ("local_work", arm.local_work, "equal"),
-            ("normalisation", arm.normalisation, "none"),
-        ):
-            if value != usual:
-                raise InputError(
-                    f"{key} needs rounds that wait for their cohort, and those of aggregation "
-                    f"{arm.aggregation.name!r} do not; leave one of the two out"
-                )
-        clients = experiment.data.clients
-        if buffer.size > clients:
-            raise InputError(
-                f"the buffer is {buffer.size}, but each of the {clients} clients counts once in an "
-                "update; make it smaller"
-            )
+        check_buffered(experiment.chosen, buffer, experiment.data.clients)
         self._shared = shared
         self._underway = Underway(buffer)
-        self._equal_weights = arm.weighting == "equal"
+        self._equal_weights = experiment.chosen.weighting == "equal"
         self._rounds = experiment.rounds.rounds
 
     def state(self) -> Arrays:
@@ -229,6 +213,29 @@ class BufferedRounds:
             outcome=outcome,
             problems=one.problems,
             arrived=[(e.client, e.staleness) for e in ended if e.staleness is not None],
+        )
+
+
+def check_buffered(arm: Arm, buffer: Buffer, clients: int) -> None:
+    """Check that an arm can go without waiting for a cohort.
+
+    Raises:
+        InputError: it asks for what needs rounds that do, or more in an update than there are.
+    """
+    for key, value, usual in (
+        ("staging", arm.staging, False),
+        ("local_work", arm.local_work, "equal"),
+        ("normalisation", arm.normalisation, "none"),
+    ):
+        if value != usual:
+            raise InputError(
+                f"{key} needs rounds that wait for their cohort, and those of aggregation "
+                f"{arm.aggregation.name!r} do not; leave one of the two out"
+            )
+    if buffer.size > clients:
+        raise InputError(
+            f"the buffer is {buffer.size}, but each of the {clients} clients counts once in an "
+            "update; make it smaller"
         )
 
 

@@ -77,7 +77,10 @@ class Chooser:
         random = rng(self._experiment.seed, Purpose.SELECTION, draw, view.round)
         cohort, self._state = self._selector.select(view, self._state, random)
         if self._experiment.chosen.local_work == "together":
-            cohort = replace(cohort, local_steps=together(view, cohort.clients))
+            steps = together(view, cohort.clients)
+            details = cohort.reasons.details | {"local_steps": steps.astype(np.float64)}
+            reasons = replace(cohort.reasons, details=details)
+            cohort = replace(cohort, local_steps=steps, reasons=reasons)
         self._fleet.selected(cohort.clients, view.round)
         return cohort
 

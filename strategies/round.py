@@ -77,6 +77,15 @@ class Outcome:
     unused: np.ndarray
     end_s: float
 
+    @property
+    def why_nothing(self) -> str:
+        """Why no reply counted, if none did and none was wrong in itself."""
+        if len(self.unused):
+            return "too few replies came in time, or nothing finite comes of them"
+        if len(self.late):
+            return "every reply came after the deadline"
+        return "every client went away before it was done" if len(self.left) else "nobody replied"
+
     def of(self, client: int) -> str:
         """Return what became of a client with a valid reply."""
         for name in ("counted", "late", "left"):

@@ -334,7 +334,7 @@ class Scheduled(Strategy):
         done, self._closed = self._closed, None
         self._ledger.record(done, accuracy, loss)
         logger.info("round %d ends at %.0f virtual s", done.server_round, done.outcome.end_s)
-        self._trouble.check(len(done.outcome.counted))
+        self._trouble.check(done.server_round, done.outcome)
 
     def _finish(self, arrays: ArrayRecord, rounds: int, wall_s: float) -> None:
         """Write the summary: the run is complete."""

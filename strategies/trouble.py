@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from fedio.errors import RunError
-from strategies.round import Problem
+from fedio.errors import FruitlessError
+from strategies.round import Outcome, Problem
 from strategies.transport import last_line
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ class Trouble:
     def __init__(self, empty_rounds: int) -> None:
         self._allowed = empty_rounds
         self._empty = 0
-        self._first = "every reply came after the deadline"
+        self._first = "nobody replied"
         self._quiet = True
         self._counted = 0
 
@@ -43,28 +43,28 @@ class Trouble:
             if self._quiet:
                 self._first, self._quiet = f"{what}\n{problem.reason}", False
 
-    def check(self, counted: int) -> None:
-        """Take note of how many replies counted in a round.
+    def check(self, server_round: int, outcome: Outcome) -> None:
+        """Take note of how a round ended.
 
         Raises:
-            RunError: too many rounds in a row brought none; it ends with the first problem.
+            FruitlessError: too many rounds in a row brought nothing; with the first problem.
         """
+        counted = len(outcome.counted)
         self._empty = 0 if counted else self._empty + 1
         self._counted += counted
+        if not counted and self._quiet:
+            self._first, self._quiet = f"round {server_round}: {outcome.why_nothing}", False
         if self._empty >= self._allowed:
-            self._give_up()
+            self._give_up(f"{self._empty} rounds in a row")
 
     def finish(self) -> None:
         """Take note that all rounds are over.
 
         Raises:
-            RunError: not one reply counted in the whole run.
+            FruitlessError: not one reply counted in the whole run.
         """
         if not self._counted:
-            self._give_up()
+            self._give_up("all rounds")
 
-    def _give_up(self) -> NoReturn:
-        raise RunError(
-            f"{self._empty} rounds in a row brought no usable reply; the first problem: "
-            f"{self._first}"
-        )
+    def _give_up(self, which: str) -> NoReturn:
+        raise FruitlessError(f"{which} brought no usable reply; the first problem: {self._first}")

@@ -14,7 +14,7 @@ import tomli_w
 
 from experiments.engines.superlink import superlink
 from fedio.config import Experiment
-from fedio.errors import InputError, RunError
+from fedio.errors import FruitlessError, InputError, RunError
 from fedio.flower_internals import check_version
 from fedio.home import cleared
 from fedio.runs import CONFIG_FILE, RunFolder
@@ -98,7 +98,7 @@ def failure(status: str, details: str, log: str) -> InputError | RunError:
     """
     said = details.removeprefix(WRAPPER)
     first_line = said.partition("\n")[0]
-    for kind in (InputError, RunError):
+    for kind in (InputError, FruitlessError, RunError):
         if f"{kind.__module__}.{kind.__qualname__}: {first_line}" in log:
             return kind(said)
     tail = "\n".join(log.strip().splitlines()[-LOG_LINES:])

@@ -8,8 +8,12 @@ import numpy as np
 def top(scores: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return positions of the `count` highest scores; equal ones at the border are drawn.
 
-    Without the draw a fleet in which all are equal would always be cut at the same clients.
+    Without the draw a fleet in which all are equal would always be cut at the same clients. NaN is
+    lower than anything.
     """
+    unknown = np.isnan(scores)
+    if unknown.any():
+        scores = np.where(unknown, -np.inf, scores)
     if count >= len(scores):
         return np.arange(len(scores))
     if count <= 0:

@@ -171,7 +171,7 @@ def test_a_failed_run_is_exit_code_1_and_debug_shows_where(
     said = capsys.readouterr().err
     assert "ValueError: boom" in said
     assert main([*arguments, "--debug"]) == 1
-    assert "RunError" in capsys.readouterr().err
+    assert "FruitlessError" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "out")]) == 2
 
 

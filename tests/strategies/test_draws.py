@@ -74,3 +74,11 @@ def test_equal_scores_at_the_border_are_drawn_evenly() -> None:
     for _ in range(4_000):
         seen[top(scores, 3, rng)] += 1
     np.testing.assert_allclose(seen / 4_000, [0.5, 1.0, 0.5, 0.5, 0.0, 0.5], atol=0.03)
+
+
+def test_nan_is_lower_than_anything() -> None:
+    scores = np.array([np.nan, -np.inf, 1.0, np.nan, 2.0])
+    rng = np.random.default_rng(0)
+    assert sorted(top(scores, 2, rng).tolist()) == [2, 4]
+    assert set(top(scores, 3, rng).tolist()) > {2, 4}
+    assert len(set(top(np.full(5, np.nan), 3, rng).tolist())) == 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedio.config import Rounds
-from fedio.errors import RunError
+from fedio.errors import FruitlessError, RunError
 from strategies.capacity import COPIES_OF_THE_MODEL, fits
 from strategies.fleet import Fleet
 from tests.strategies.scripted_run import play, trains
@@ -70,6 +70,18 @@ def test_too_few_replies_again_and_again_end_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(RunError, match="3 rounds in a row"):
         play(tmp_path, script, rounds=9, cohort=5, minimum=2, empty_rounds=3)
+
+
+def test_a_run_that_brings_nothing_says_why(tmp_path: Path) -> None:
+    with pytest.raises(FruitlessError, match="round 1: too few replies came in time"):
+        play(tmp_path / "a", cohort=5, minimum=3, deadline_s=25.0, empty_rounds=2)
+    with pytest.raises(FruitlessError, match="round 1: every reply came after the deadline"):
+        play(tmp_path / "b", deadline_s=5.0, empty_rounds=2)
+    with pytest.raises(FruitlessError, match="all rounds brought no usable reply"):
+        play(tmp_path / "c", deadline_s=5.0, empty_rounds=9)
+    short = {"kind": "periodic", "period_s": 50.0, "share": 0.02}
+    with pytest.raises(FruitlessError, match="went away before it was done"):
+        play(tmp_path / "d", rounds=2, availability=short, seconds=(9.0, 9.0, 9.0))
 
 
 def test_the_minimum_is_no_more_than_the_cohort() -> None:

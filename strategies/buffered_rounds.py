@@ -18,7 +18,8 @@ from strategies.aggregations import is_finite
 from strategies.buffered import Arrays, Buffer, Ended, Underway
 from strategies.chooser import predicted_s
 from strategies.ledger import RoundRecord
-from strategies.round import Outcome, Problem, Report, sort_replies
+from strategies.replies import Problem, Report, sort_replies
+from strategies.round import Outcome
 from strategies.selector import Cohort, View
 from strategies.shared import Shared, size_bytes
 from strategies.starts import Start, combined

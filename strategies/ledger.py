@@ -9,7 +9,8 @@ import numpy as np
 
 from fedio.costs import Phases
 from fedio.runs import Row, RunFolder
-from strategies.round import Outcome, Problem, Report
+from strategies.replies import Problem, Report
+from strategies.round import Outcome
 from strategies.selector import Cohort
 
 PHASES = tuple(field.name for field in fields(Phases))

@@ -29,8 +29,8 @@ from strategies.cohort_grid import CohortGrid, messages_in_order
 from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
 from strategies.presence import presence_of
+from strategies.replies import RejectedReplyError, check_evaluation
 from strategies.roster import Roster, gather
-from strategies.round import RejectedReplyError, check_evaluation
 from strategies.selector import Cohort, Selector
 from strategies.shared import Shared, size_bytes
 from strategies.staging import Stager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from fedio.costs import Phases
-from strategies.round import Problem, Report
+from strategies.replies import Problem, Report
 from strategies.selector import Cohort, Reasons
 
 

@@ -13,7 +13,8 @@ from fedio.profiles import Speeds
 from fedio.protocol import Meter
 from strategies.fleet import Fleet
 from strategies.presence import Presence
-from strategies.round import Outcome, Report, Terms, settle, work_of
+from strategies.replies import Report
+from strategies.round import Outcome, Terms, settle, work_of
 
 # What the server hears from a client, and when: a row of `Timeline`'s table.
 _ARRIVAL = (

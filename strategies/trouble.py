@@ -9,7 +9,8 @@ from typing import NoReturn
 import numpy as np
 
 from fedio.errors import FruitlessError
-from strategies.round import Outcome, Problem
+from strategies.replies import Problem
+from strategies.round import Outcome
 from strategies.transport import last_line
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from strategies.aggregations import in_types_of, is_finite, state_of, undo
 from strategies.chooser import predicted_s
 from strategies.ledger import RoundRecord
 from strategies.normalisation import normalised
-from strategies.round import Report, Terms, sort_replies
+from strategies.replies import Report, sort_replies
+from strategies.round import Terms
 from strategies.selector import Cohort, View
 from strategies.shared import Shared, size_bytes
 from strategies.staging import Stager

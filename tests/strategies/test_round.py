@@ -12,15 +12,13 @@ from fedio.arrays import pack
 from fedio.costs import phases
 from fedio.profiles import Speeds
 from fedio.protocol import ACCURACY, ARRAYS, LOSS, METRICS, NUM_EXAMPLES, ONE
-from strategies.round import (
+from strategies.replies import (
     RejectedReplyError,
-    Terms,
     check_evaluation,
     check_reply,
-    settle,
     sort_replies,
-    work_of,
 )
+from strategies.round import Terms, settle, work_of
 from tests.strategies.replies import content, error, meter_of, reply
 
 SENT = ArrayRecord({"w": pack(np.zeros((2, 3), np.float32))})

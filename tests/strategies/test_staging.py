@@ -15,7 +15,8 @@ from fedio.config import Experiment
 from fedio.protocol import ProtocolError, Staged
 from fedio.runs import Run
 from strategies.presence import presence_of
-from strategies.round import Outcome, Problem
+from strategies.replies import Problem
+from strategies.round import Outcome
 from strategies.selector import Cohort, Reasons
 from strategies.staging import NO_LIMIT, Stager, check_staged, windows_s
 from tests.strategies.replies import asked, error, meter_of, staged_content

@@ -16,7 +16,7 @@ from fedio.errors import InputError
 from fedio.protocol import ARRAYS
 from strategies.aggregations import is_finite
 from strategies.buffered import Arrays, Buffer, Ended, Underway
-from strategies.chooser import predicted_s
+from strategies.chooser import cohort_predicted_s
 from strategies.ledger import RoundRecord
 from strategies.replies import Problem, Report, sort_replies
 from strategies.round import Outcome
@@ -143,7 +143,7 @@ class BufferedRounds:
         shared.trouble.note(view.round, problems)
         shared.fleet.failed(list(problems))
         actual, arrivals_s = self._work(reports, problems, arrays, view.model_bytes)
-        predicted = predicted_s(view, cohort)
+        predicted = cohort_predicted_s(view, cohort)
         return [Start(cohort, predicted, reports, actual, arrivals_s, problems)]
 
     def _work(

@@ -85,7 +85,7 @@ class Chooser:
         return cohort
 
 
-def predicted_s(view: View, cohort: Cohort) -> np.ndarray:
+def cohort_predicted_s(view: View, cohort: Cohort) -> np.ndarray:
     """Return what the work of each of a cohort takes by what they claim, float64 [k]."""
     seconds = np.full(len(cohort.clients), np.nan)
     for steps in np.unique(cohort.local_steps).tolist():

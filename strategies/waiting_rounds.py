@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from fedio.arrays import unpack
 from fedio.config import Experiment
 from strategies.aggregations import in_types_of, is_finite, state_of, undo
-from strategies.chooser import predicted_s
+from strategies.chooser import cohort_predicted_s
 from strategies.ledger import RoundRecord
 from strategies.normalisation import normalised
 from strategies.replies import Report, sort_replies
@@ -107,7 +107,7 @@ class WaitingRounds:
             start_s=start_s,
             wanted=rounds.cohort,
             cohort=opened.cohort,
-            predicted_s=predicted_s(opened.view, opened.cohort),
+            predicted_s=cohort_predicted_s(opened.view, opened.cohort),
             reports=reports,
             actual=actual,
             arrivals_s=arrivals_s,

@@ -253,16 +253,85 @@ class Rounds(Section):
 
 
 class Engine(Section):
-    """How a run is carried out; nothing here changes its results.
+    """How a run is carried out; nothing here but the clock changes its results.
 
     Inline: that many workers, 0 is this process. Flower: that many Ray actors, 0 is one a core.
     `record_trace` has the run leave a trace: all that its caches were asked for, in order. With
     `checkpoints` it can be resumed after each of its rounds.
+
+    By the `virtual` clock participations take what the cost model makes of their counts; by the
+    `wall` clock they take what the devices have measured, in real time. Emulation sets it.
     """
 
     workers: int = Field(default=0, ge=0)
     record_trace: bool = False
     checkpoints: bool = True
+    clock: Literal["virtual", "wall"] = "virtual"
+
+
+class Emulation(Section):
+    """Devices in real time: how they keep it, and how closely they are watched.
+
+    At the `profile`'s pace storage is throttled, and computing, decoding and the network are waited
+    for, until the time is over that the device's profile says; `none` is as fast as this machine
+    can. Processes are looked at every `telemetry_s`, and their memory, which takes longer to find
+    out, every `memory_s`.
+    """
+
+    pace: Literal["profile", "none"] = "profile"
+    telemetry_s: float = Field(default=1.0, ge=0.1, le=3600)
+    memory_s: float = Field(default=15.0, ge=0.1, le=3600)
+
+
+class Fault(Section):
+    """When something goes wrong on purpose: in one round, or at a rate per participation.
+
+    It strikes the clients named, or any.
+    """
+
+    round: Positive | None = None
+    rate: float | None = Field(default=None, gt=0, le=1)
+    clients: list[Annotated[int, Field(ge=0)]] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.round is None) == (self.rate is None):
+            raise ValueError("give a round or a rate, one of the two")
+        return self
+
+
+class Stop(Fault):
+    """A fault that stops a device for so many seconds."""
+
+    seconds: float = Field(default=30.0, gt=0, le=1e6)
+
+
+class SlowStorage(Fault):
+    """A fault that makes a device's storage, both tiers, so many times slower."""
+
+    factor: float = Field(default=10.0, gt=1, le=1e4)
+
+
+def _several(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+class Faults(Section):
+    """What goes wrong on purpose while clients train.
+
+    `kill`: the device ends in the middle, and its participation is lost. `stop`: it stands still
+    for a while. `slow_storage`: for this participation. `full_disk`: nothing can be written into
+    the cache. `corrupt_cache`: the file of the cache is damaged before it is opened.
+
+    Each is one table, or a list of them: `kill = { round = 3, clients = [1] }`,
+    `stop = { rate = 0.05, seconds = 20 }`.
+    """
+
+    kill: Annotated[list[Fault], BeforeValidator(_several)] = []
+    stop: Annotated[list[Stop], BeforeValidator(_several)] = []
+    slow_storage: Annotated[list[SlowStorage], BeforeValidator(_several)] = []
+    full_disk: Annotated[list[Fault], BeforeValidator(_several)] = []
+    corrupt_cache: Annotated[list[Fault], BeforeValidator(_several)] = []
 
 
 class Arm(Section):
@@ -319,6 +388,8 @@ class Experiment(Section):
     cache: Cache = Cache()
     rounds: Rounds = Rounds()
     engine: Engine = Engine()
+    emulation: Emulation = Emulation()
+    faults: Faults = Faults()
     arms: dict[ArmName, Arm] = {"uniform+lru": Arm()}
     compare: Compare = Compare()
 
@@ -330,6 +401,10 @@ class Experiment(Section):
             raise ValueError(
                 f"rounds.cohort is {self.rounds.cohort} but data.clients is {self.data.clients}: "
                 "a round cannot train more clients than there are"
+            )
+        if self.faults.corrupt_cache and self.cache.store == "memory":
+            raise ValueError(
+                "faults.corrupt_cache damages a file, and with cache.store = 'memory' there is none"
             )
         wanted = [("arm", self.arm), ("compare.reference", self.compare.reference)]
         wanted += [("compare.arms", name) for name in self.compare.arms]
@@ -363,12 +438,15 @@ class Experiment(Section):
     def digest(self) -> str:
         """A hash of what determines a run's results: setting, seed and the chosen arm."""
         arm = self.chosen.model_dump(mode="json", exclude={"kind"})
-        return _hash([self.setting, self.seed, arm])
+        parts = [self.setting, self.seed, arm]
+        if self.engine.clock == "wall":
+            parts.append(self.emulation.pace)
+        return _hash(parts)
 
     @property
     def setting(self) -> str:
         """A hash of what the runs of a comparison share: all but arms, seed and how it is run."""
-        ways = {"arm", "arms", "seed", "engine", "compare", "description"}
+        ways = {"arm", "arms", "seed", "engine", "emulation", "compare", "description"}
         values = self.model_dump(mode="json", exclude=ways)
         del values["data"]["folder"], values["cache"]["keep"], values["cache"]["durable"]
         return _hash(values)

@@ -2,7 +2,8 @@
 
 A reply to training has two channels. The *meter* holds true counts, which only the device runtime
 writes and only the clock reads. The *claims* are what the client says of itself; selectors see
-claims and arrival times, so a liar can mislead a claim but never the clock.
+claims and arrival times, so a liar can mislead a claim but never the clock. By the wall clock the
+device runtime also writes down the seconds that it took.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ARRAYS = "arrays"
 CONFIG = "config"
 METRICS = "metrics"
 METER = "meter"
+WALL = "wall"
 STAGED = "staged"
 CLAIMS = "claims"
 
@@ -201,8 +203,38 @@ class ProfileClaims:
     cache_write_bytes_per_s: float
 
 
-Message = Meter | Staged | Claims | ProfileClaims
-Wire = TypeVar("Wire", Meter, Staged, Claims, ProfileClaims)
+@dataclass(frozen=True, slots=True)
+class WallSeconds:
+    """Where the wall-clock time of a participation went on its device; written by its runtime.
+
+    As `fedio.costs.Phases`: download, stall, compute and upload add up to all of it, and storage
+    and decoding are busy meanwhile. Opening and saving the cache is part of the stall. `behind_s`
+    is by how much the host took longer than the device it stands for: 0 if it kept up.
+    """
+
+    download_s: float
+    origin_s: float
+    cache_s: float
+    decode_s: float
+    write_s: float
+    stall_s: float
+    compute_s: float
+    upload_s: float
+    behind_s: float
+
+    def check(self) -> None:
+        """Check that they can be seconds.
+
+        Raises:
+            ProtocolError: one is negative or not finite.
+        """
+        for name in self.__dataclass_fields__:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ProtocolError(f"wall.{name} is {getattr(self, name)}")
+
+
+Message = Meter | WallSeconds | Staged | Claims | ProfileClaims
+Wire = TypeVar("Wire", Meter, WallSeconds, Staged, Claims, ProfileClaims)
 
 
 def to_record(value: Message) -> ConfigRecord:

@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     NODES = 7
     AVAILABILITY = 8
     CAPACITY = 9
+    FAULTS = 10
 
 
 def rng(seed: int, purpose: Purpose, client: int = 0, server_round: int = 0) -> np.random.Generator:

@@ -154,6 +154,18 @@ class Speeds:
         """Return the figures of `clients` only."""
         return Speeds(**{f.name: getattr(self, f.name)[clients] for f in fields(self)})
 
+    def with_storage_slowed(self, times: np.ndarray) -> Speeds:
+        """Return the figures with both tiers so many times slower, [clients]."""
+        return replace(
+            self,
+            origin_read_latency_s=self.origin_read_latency_s * times,
+            origin_read_bytes_per_s=self.origin_read_bytes_per_s / times,
+            cache_read_latency_s=self.cache_read_latency_s * times,
+            cache_read_bytes_per_s=self.cache_read_bytes_per_s / times,
+            cache_write_latency_s=self.cache_write_latency_s * times,
+            cache_write_bytes_per_s=self.cache_write_bytes_per_s / times,
+        )
+
     @property
     def by_step(self) -> Speeds:
         """The figures with a last axis, [clients, 1], to go with arrays of [clients, steps]."""

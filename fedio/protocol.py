@@ -29,6 +29,7 @@ CLAIMS = "claims"
 # Keys of the config record. Flower's strategies write the first.
 SERVER_ROUND = "server-round"
 LOCAL_STEPS = "local-steps"
+DIGEST = "digest"
 WINDOW_S = "window-s"
 WRITE_LIMIT_BYTES = "write-limit-bytes"
 

@@ -3,7 +3,8 @@
 `config.toml` (the resolved experiment), `env.json` (what it ran on), `rounds.jsonl` (a line per
 round), `clients.jsonl` (a line per participation), `trace.npz` if it was asked for, `summary.json`
 (written last, so that its presence says that the run is complete). Until then `checkpoint/` has
-what it takes to go on after the last whole round. All seconds are virtual unless a key says `wall`.
+what it takes to go on after the last whole round. Seconds are of the run's clock, virtual or its
+devices' own, unless a key says `wall`, `virtual` or `flower`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,7 +42,9 @@ CACHES_FOLDER = "caches"
 TRACE_FOLDER = "trace-parts"
 CHECKPOINT_FOLDER = "checkpoint"
 CHECKPOINT_FILE = f"{CHECKPOINT_FOLDER}/state.safetensors"
-SUMMARY_KEYS = {"rounds", "virtual_s", "io_to_compute", "holdout"}
+SUMMARY_KEYS = {"rounds", "io_to_compute", "holdout"}
+CLOCK_KEYS = {"virtual": "virtual_s", "wall": "device_s"}
+"""Where a summary has the seconds of a run, by its clock."""
 ENV_KEYS = {"command", "commit", "instruction_set", "versions"}
 FILES = (CONFIG_FILE, ENV_FILE, ROUNDS_FILE, CLIENTS_FILE, SUMMARY_FILE)
 
@@ -220,6 +223,16 @@ class Run:
     clients: list[Row]
     summary: Row
 
+    @property
+    def clock(self) -> Literal["virtual", "wall"]:
+        """By which clock its seconds are: the cost model's, or its devices' own."""
+        return self.experiment.engine.clock
+
+    @property
+    def clock_s(self) -> float:
+        """How long it took on its clock."""
+        return float(self.summary[CLOCK_KEYS[self.clock]])
+
 
 def read_run(path: Path) -> Run:
     """Read a run folder.
@@ -258,7 +271,8 @@ def _check_whole(run: Run) -> None:
     Raises:
         ValueError: some are missing or doubled.
     """
-    for part, keys in ((run.summary, SUMMARY_KEYS), (run.env, ENV_KEYS)):
+    clock_key = CLOCK_KEYS[run.clock]
+    for part, keys in ((run.summary, SUMMARY_KEYS | {clock_key}), (run.env, ENV_KEYS)):
         if missing := keys - part.keys():
             raise ValueError(f"it lacks {min(missing)}")
     if len(run.summary["holdout"]["accuracy"]) != run.experiment.data.clients:

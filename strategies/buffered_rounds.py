@@ -139,10 +139,12 @@ class BufferedRounds:
         view, shared = replace(view, count=free, wanted=free), self._shared
         cohort = shared.chooser.choose(view, draw)
         clients = cohort.clients.tolist()
-        reports, problems = sort_replies(ask(cohort), clients, view.round, arrays)
+        by_wall = shared.timeline.by_wall
+        replies = ask(cohort)
+        reports, problems = sort_replies(replies, clients, view.round, arrays, by_wall=by_wall)
         shared.trouble.note(view.round, problems)
         shared.fleet.failed(list(problems))
-        actual, arrivals_s = self._work(reports, problems, arrays, view.model_bytes)
+        actual, arrivals_s = self._work(reports, problems, arrays, view)
         predicted = cohort_predicted_s(view, cohort)
         return [Start(cohort, predicted, reports, actual, arrivals_s, problems)]
 
@@ -151,15 +153,15 @@ class BufferedRounds:
         reports: list[Report],
         problems: Mapping[int, Problem],
         arrays: ArrayRecord,
-        model_bytes: float,
+        view: View,
     ) -> tuple[Phases, np.ndarray]:
         """Put to work who starts now; return seconds by phase, and arrivals, of each report."""
         timeline, fleet, underway = self._shared.timeline, self._shared.fleet, self._underway
-        meters = {report.client: report.meter for report in reports}
-        unusable = {c: problem.meter for c, problem in problems.items() if problem.meter}
-        clients, took = timeline.time(meters, model_bytes)
+        spent = {report.client: report.spent for report in reports}
+        unusable = {c: problem.spent for c, problem in problems.items() if problem.spent}
+        clients, took = timeline.time(spent, view.round, view.model_bytes)
         arrivals_s, ends_s = timeline.arrivals_s(clients, took.total_s)
-        wasted, wasted_took = timeline.time(unusable, model_bytes)
+        wasted, wasted_took = timeline.time(unusable, view.round, view.model_bytes)
         _, wasted_ends_s = timeline.arrivals_s(wasted, wasted_took.total_s)
         fleet.busy(clients, ends_s)
         fleet.busy(wasted, wasted_ends_s)

@@ -51,6 +51,8 @@ class Fleet:
         busy_until_s: when its work ends on the virtual clock; 0 is idle from the start.
         available: whether it is there now, bool.
         fits: whether it can hold what it is to train, bool; see `strategies.capacity`.
+        reachable: whether it is connected and owes no answer, bool; no device of the virtual clock
+            ever goes away but by `available`.
 
     Attributes that clients claim, and renew whenever they are there:
         available_later: share of a window to come that it expects to be there for; NaN is unknown.
@@ -77,6 +79,7 @@ class Fleet:
     busy_until_s: np.ndarray
     available: np.ndarray
     fits: np.ndarray
+    reachable: np.ndarray
     available_later: np.ndarray
 
     @classmethod
@@ -111,6 +114,7 @@ class Fleet:
             busy_until_s=real(0.0),
             available=np.ones(clients, dtype=np.bool_),
             fits=np.ones(clients, dtype=np.bool_),
+            reachable=np.ones(clients, dtype=np.bool_),
             available_later=real(np.nan),
         )
 
@@ -128,8 +132,9 @@ class Fleet:
         return ages
 
     def feasible(self, now_s: float) -> np.ndarray:
-        """Return which clients can start at `now_s`: idle, there, and fit to train."""
-        feasible: np.ndarray = (self.busy_until_s <= now_s) & self.available & self.known
+        """Return which clients can start at `now_s`: idle, there, in reach, and fit to train."""
+        there = self.available & self.reachable
+        feasible: np.ndarray = (self.busy_until_s <= now_s) & there & self.known
         return feasible
 
     @property

@@ -7,11 +7,17 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from fedio.config import Experiment
 from fedio.costs import Phases
+from fedio.faults import NONE as NO_FAULTS
+from fedio.faults import struck
+from fedio.protocol import ARRAYS
 from fedio.runs import Row, RunFolder
+from strategies.durations import Durations, Spent
 from strategies.replies import Problem, Report
 from strategies.round import Outcome
 from strategies.selector import Cohort
+from strategies.shared import size_bytes
 
 PHASES = tuple(field.name for field in fields(Phases))
 
@@ -39,19 +45,34 @@ class RoundRecord:
     staged: list[Row] | None = None
     arrived: list[tuple[int, int]] | None = None
 
+    @property
+    def spent(self) -> dict[int, Spent]:
+        """What the clients with a valid reply spent."""
+        return {report.client: report.spent for report in self.reports}
+
 
 class Ledger:
     """Writes a run's lines, and keeps the totals that its summary needs."""
 
-    def __init__(self, folder: RunFolder, devices: list[str]) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        experiment: Experiment,
+        devices: list[str],
+        durations: Durations,
+    ) -> None:
         """Start a run.
 
         Args:
             folder: where it is written.
+            experiment: what is run; what goes wrong on purpose is written down too.
             devices: the name of each client's device profile.
+            durations: where devices tell their own time, the virtual clock's is put beside it.
         """
         self._folder = folder
+        self._experiment = experiment
         self._devices = devices
+        self._durations = durations
         self._trained: set[int] = set()
         self._demand_hits = self._evictions = 0
         self._accuracies: list[float] = []
@@ -78,11 +99,26 @@ class Ledger:
         row |= {"not_selected": {}, "accuracy": accuracy, "loss": loss}
         self._folder.append_round(row)
 
-    def record(self, done: RoundRecord, accuracy: float | None, loss: float | None) -> None:
-        """Write the lines of a round and of its participations."""
+    def record(
+        self,
+        done: RoundRecord,
+        accuracy: float | None,
+        loss: float | None,
+        replied_s: Mapping[int, float],
+    ) -> None:
+        """Write the lines of a round and of its participations.
+
+        Args:
+            done: the round.
+            accuracy: on the central test set, if it was evaluated.
+            loss: likewise.
+            replied_s: wall-clock seconds until the reply of each client came.
+        """
         by_client = {report.client: i for i, report in enumerate(done.reports)}
+        beside = self._beside(done, replied_s)
         self._folder.append_clients(
             self._participation(done, position, by_client.get(int(client)))
+            | beside.get(int(client), {})
             for position, client in enumerate(done.cohort.clients)
         )
         of = {
@@ -125,6 +161,24 @@ class Ledger:
             "final_accuracy": float(np.mean(last)) if last else None,
         }
         self._folder.finish(summary | totals)
+
+    def _beside(self, done: RoundRecord, replied_s: Mapping[int, float]) -> dict[int, Row]:
+        """Return what is told of clients only where there are faults, or devices tell the time."""
+        rows: dict[int, Row] = {int(client): {} for client in done.cohort.clients}
+        if self._experiment.faults != NO_FAULTS:
+            for client, row in rows.items():
+                row["faults"] = struck(self._experiment, client, done.server_round).names
+        if not (self._durations.by_wall and done.reports):
+            return rows
+        model_bytes = size_bytes(done.reports[0].message.content.array_records[ARRAYS])
+        virtual = self._durations.virtual(done.spent, done.server_round, model_bytes)
+        for i, report in enumerate(done.reports):
+            row = rows[report.client]
+            row |= {f"virtual_{name}": getattr(virtual, name)[i] for name in PHASES}
+            row["virtual_duration_s"] = virtual.total_s[i]
+            row["behind_s"] = None if report.wall is None else report.wall.behind_s
+            row["flower_s"] = replied_s[report.client] - done.actual.total_s[i]
+        return rows
 
     def _participation(self, done: RoundRecord, position: int, reply: int | None) -> Row:
         """Return the line of one client of the cohort."""

@@ -20,11 +20,14 @@ from fedio.protocol import (
     NUM_EXAMPLES,
     ONE,
     TRAIN_LOSS,
+    WALL,
     Claims,
     Meter,
     ProtocolError,
+    WallSeconds,
     from_record,
 )
+from strategies.durations import Spent
 
 LARGEST_WEIGHT = 2.0**53  # beyond it a float no longer counts in ones
 
@@ -35,7 +38,7 @@ class RejectedReplyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A valid reply to training."""
+    """A valid reply to training; `wall` is there where devices tell their own time."""
 
     client: int
     message: Message
@@ -43,22 +46,33 @@ class Report:
     train_loss: float
     meter: Meter
     claims: Claims
+    wall: WallSeconds | None = None
+
+    @property
+    def spent(self) -> Spent:
+        """What is known of the work behind it."""
+        return Spent(self.meter, self.wall)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Why a client's reply was not used, and what it is: `late` (none came), failed or rejected.
 
-    `meter` is there where the client did work that can be timed all the same.
+    `spent` is there where the client did work that can be timed all the same.
     """
 
     outcome: str
     reason: str
-    meter: Meter | None = None
+    spent: Spent | None = None
 
 
 def sort_replies(
-    replies: Mapping[int, Message], clients: Iterable[int], server_round: int, sent: ArrayRecord
+    replies: Mapping[int, Message],
+    clients: Iterable[int],
+    server_round: int,
+    sent: ArrayRecord,
+    *,
+    by_wall: bool = False,
 ) -> tuple[list[Report], dict[int, Problem]]:
     """Return the valid reports, and what is wrong with all others, by partition.
 
@@ -67,6 +81,7 @@ def sort_replies(
         clients: who was asked.
         server_round: the round that was asked for.
         sent: the global model.
+        by_wall: whether each must tell its device's own time.
     """
     reports: list[Report] = []
     problems: dict[int, Problem] = {}
@@ -78,13 +93,21 @@ def sort_replies(
             problems[client] = Problem("failed", reply.error.reason or "no reason given")
         else:
             try:
-                reports.append(check_reply(reply, client, server_round, sent))
+                reports.append(check_reply(reply, client, server_round, sent, by_wall=by_wall))
             except RejectedReplyError as error:
-                problems[client] = Problem("rejected", str(error), _meter_of(reply))
+                spent = _spent_of(reply, by_wall=by_wall)
+                problems[client] = Problem("rejected", str(error), spent)
     return reports, problems
 
 
-def check_reply(message: Message, client: int, server_round: int, sent: ArrayRecord) -> Report:
+def check_reply(
+    message: Message,
+    client: int,
+    server_round: int,
+    sent: ArrayRecord,
+    *,
+    by_wall: bool = False,
+) -> Report:
     """Return the report in a reply of `client`, if all of it is sound.
 
     Args:
@@ -92,6 +115,7 @@ def check_reply(message: Message, client: int, server_round: int, sent: ArrayRec
         client: the partition-id that was asked.
         server_round: the round that was asked for.
         sent: the global model, whose names, types and shapes its arrays must have.
+        by_wall: whether it must tell its device's own time.
 
     Raises:
         RejectedReplyError: wrong client or round, arrays that are not like those sent, unreadable
@@ -99,7 +123,7 @@ def check_reply(message: Message, client: int, server_round: int, sent: ArrayRec
             what they must.
     """
     content = message.content
-    meter = check_meter(message)
+    spent = check_spent(message, by_wall=by_wall)
     try:
         claims = from_record(Claims, content.get(CLAIMS))
     except ProtocolError as error:
@@ -112,21 +136,25 @@ def check_reply(message: Message, client: int, server_round: int, sent: ArrayRec
     if list(content.array_records) != [ARRAYS]:
         raise RejectedReplyError(f"it must hold one array record, {ARRAYS!r}")
     _check_arrays(content.array_records[ARRAYS], sent)
-    return Report(client, message, weight, train_loss, meter, claims)
+    return Report(client, message, weight, train_loss, spent.meter, claims, spent.wall)
 
 
-def check_meter(message: Message) -> Meter:
-    """Return the meter in a reply.
+def check_spent(message: Message, *, by_wall: bool = False) -> Spent:
+    """Return the meter in a reply, and its device's own time if the run's clock goes by that.
 
     Raises:
-        RejectedReplyError: it has none, or one that cannot be true.
+        RejectedReplyError: it lacks what it must have, or has what cannot be true.
     """
     try:
         meter = from_record(Meter, message.content.get(METER))
         meter.check()
+        if not by_wall:
+            return Spent(meter)
+        wall = from_record(WallSeconds, message.content.get(WALL))
+        wall.check()
     except ProtocolError as error:
         raise RejectedReplyError(str(error)) from error
-    return meter
+    return Spent(meter, wall)
 
 
 def check_evaluation(reply: Message) -> tuple[int, float]:
@@ -147,9 +175,9 @@ def check_evaluation(reply: Message) -> tuple[int, float]:
     return int(samples), accuracy
 
 
-def _meter_of(reply: Message) -> Meter | None:
+def _spent_of(reply: Message, *, by_wall: bool) -> Spent | None:
     try:
-        return check_meter(reply)
+        return check_spent(reply, by_wall=by_wall)
     except RejectedReplyError:
         return None
 

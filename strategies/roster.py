@@ -6,14 +6,22 @@ Node ids are random, new in each run and in no order; a client is its partition-
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedio.errors import RunError
-from fedio.protocol import CLAIMS, PROFILE, ProfileClaims, ProtocolError, from_record
-from strategies.transport import POLL_S, exchange, last_line
+from fedio.protocol import (
+    CLAIMS,
+    CONFIG,
+    DIGEST,
+    PROFILE,
+    ProfileClaims,
+    ProtocolError,
+    from_record,
+)
+from strategies.transport import POLL_S, Post, last_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,43 +32,57 @@ class Roster:
     profiles: dict[int, ProfileClaims]
 
 
-def gather(grid: Grid, clients: int, timeout_s: float) -> Roster:
+def gather(post: Post, clients: int, timeout_s: float, digest: str = "") -> Roster:
     """Wait for the nodes of all clients and ask each for its profile.
 
     Args:
-        grid: Flower's grid.
+        post: through which they are asked.
         clients: how many clients the experiment has.
         timeout_s: wall-clock seconds to wait, both for the nodes and for their answers.
+        digest: the experiment's; devices of another one say so.
 
     Raises:
         RunError: nodes are missing at the deadline, or do not answer as they should.
     """
     deadline = time.monotonic() + timeout_s
-    while len(nodes := set(grid.get_node_ids())) < clients:
+    while len(nodes := post.nodes()) < clients:
         if time.monotonic() >= deadline:
             raise RunError(
                 f"only {len(nodes)} of {clients} nodes connected within {timeout_s:g} s; "
                 "start the missing SuperNodes or lower data.clients"
             )
         time.sleep(POLL_S)
-    messages = [Message(RecordDict(), node, PROFILE) for node in sorted(nodes)]
-    replies = exchange(grid, messages, timeout_s)
-    by_partition: dict[int, int] = {}
-    profiles: dict[int, ProfileClaims] = {}
-    for message, reply in zip(messages, replies, strict=True):
-        node = message.metadata.dst_node_id
-        claims = _profile(node, reply)
-        if claims.partition in by_partition:
+    roster = Roster({}, {})
+    for node, reply in ask_profiles(post, nodes, timeout_s, digest).items():
+        claims = profile_in(reply, node)
+        if claims.partition in roster.nodes:
             raise RunError(f"two nodes say that they are partition {claims.partition}")
-        by_partition[claims.partition] = node
-        profiles[claims.partition] = claims
-    missing = sorted(set(range(clients)) - by_partition.keys())
+        roster.nodes[claims.partition] = node
+        roster.profiles[claims.partition] = claims
+    missing = sorted(set(range(clients)) - roster.nodes.keys())
     if missing:
         raise RunError(f"no node has partition-id {', '.join(map(str, missing[:5]))}")
-    return Roster(by_partition, profiles)
+    return roster
 
 
-def _profile(node: int, reply: Message | None) -> ProfileClaims:
+def ask_profiles(
+    post: Post, nodes: Iterable[int], timeout_s: float, digest: str
+) -> dict[int, Message | None]:
+    """Return what each node says when it is asked for its profile."""
+    asked = sorted(nodes)
+    messages = [
+        Message(RecordDict({CONFIG: ConfigRecord({DIGEST: digest})}), node, PROFILE)
+        for node in asked
+    ]
+    return dict(zip(asked, post.exchange(messages, timeout_s), strict=True))
+
+
+def profile_in(reply: Message | None, node: int) -> ProfileClaims:
+    """Return the profile in a node's reply.
+
+    Raises:
+        RunError: there is none.
+    """
     if reply is None:
         raise RunError(f"node {node} did not answer the profile query in time")
     if reply.has_error():

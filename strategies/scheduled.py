@@ -1,4 +1,4 @@
-"""The Flower strategy: rounds on a virtual clock around a selector and an aggregation strategy."""
+"""The Flower strategy: rounds on a clock around a selector and an aggregation strategy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedio.config import Experiment
 from fedio.costs import io_to_compute
 from fedio.profiles import Speeds
 from fedio.protocol import ACCURACY, ARRAYS, CONFIG, LOCAL_STEPS, LOSS
-from fedio.runs import RunFolder, hash_arrays
+from fedio.runs import CLOCK_KEYS, RunFolder, hash_arrays
 from strategies.aggregations import restore, state_of
 from strategies.buffered import FedBuff
 from strategies.buffered_rounds import BufferedRounds
@@ -26,16 +26,17 @@ from strategies.capacity import fits, say_who_does_not_fit
 from strategies.checkpoint import Memory, Part, Progress
 from strategies.chooser import Chooser
 from strategies.cohort_grid import CohortGrid, messages_in_order
+from strategies.contact import Contact
+from strategies.durations import Durations
 from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
 from strategies.presence import presence_of
 from strategies.replies import RejectedReplyError, check_evaluation
-from strategies.roster import Roster, gather
 from strategies.selector import Cohort, Selector
 from strategies.shared import Shared, size_bytes
 from strategies.staging import Stager
 from strategies.timeline import Timeline
-from strategies.transport import exchange, last_line
+from strategies.transport import last_line
 from strategies.trouble import Trouble
 from strategies.waiting_rounds import WaitingRounds
 
@@ -43,6 +44,10 @@ logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 Ask = Callable[[Iterable[Message]], list[Message]]
+
+FLOWER_START_S = 60.0
+"""By the wall clock a round's deadline is of the devices' time; Flower, which starts a process for
+each message, gets so many seconds more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,10 @@ class Scheduled(Strategy):
 
     In each round the selector chooses the cohort from claims and observed durations. All replies
     are validated; the meter's true counts and the devices' true speeds give each its duration on
-    the virtual clock; the first K to arrive count. Those that are late stay busy until their own
-    end, and what they claim becomes known only then. After each round all that the next ones depend
-    on is kept in the run folder, and a run that finds it there goes on from it.
+    the virtual clock, or the device has measured it; the first K to arrive count. Those that are
+    late stay busy until their own end, and what they claim becomes known only then. After each
+    round all that the next ones depend on is kept in the run folder, and a run that finds it there
+    goes on from it.
     """
 
     def __init__(
@@ -83,11 +89,12 @@ class Scheduled(Strategy):
         self._experiment = experiment
         self._aggregation = aggregation
         self._speeds = devices.speeds
-        self._ledger = Ledger(folder, devices.names)
+        durations = Durations(experiment, devices.speeds)
+        self._ledger = Ledger(folder, experiment, devices.names, durations)
         self._trouble = Trouble(experiment.rounds.empty_rounds)
         self._fleet = Fleet.unknown(experiment.data.clients)
         speeds, presence = devices.speeds, presence_of(experiment)
-        self._timeline = Timeline(self._fleet, speeds, presence, experiment.rounds.late)
+        self._timeline = Timeline(self._fleet, durations, presence, experiment.rounds.late)
         stages = experiment.chosen.staging
         self._stager = Stager(experiment, speeds, presence) if stages else None
         self._chooser = Chooser(experiment, selector, self._fleet)
@@ -97,8 +104,8 @@ class Scheduled(Strategy):
         if isinstance(aggregation, FedBuff):
             self._buffered = BufferedRounds(experiment, shared, aggregation.buffer)
         self._memory = Memory(folder, experiment.digest, self._parts())
-        self._roster = Roster({}, {})
-        self._asked: dict[str, int] = {}
+        self._contact: Contact | None = None
+        self._replied_s: dict[int, float] = {}
         self._closed: RoundRecord | None = None
 
     def _parts(self) -> dict[str, Part]:
@@ -155,7 +162,7 @@ class Scheduled(Strategy):
         """
         began_s = time.monotonic()
         self.summary()
-        self._gather(grid, initial_arrays)
+        contact = self._gather(grid, initial_arrays)
         result, progress = Result(), self._memory.recall()
         if progress is None:
             progress = Progress(0, initial_arrays, 0.0)
@@ -163,9 +170,11 @@ class Scheduled(Strategy):
         arrays = progress.model
         for server_round in range(progress.server_round + 1, num_rounds + 1):
             config = ConfigRecord() if train_config is None else train_config
+            self._look_around(contact)
+            limit_s = self._limit_s(server_round, timeout)
 
-            def ask(messages: Iterable[Message]) -> list[Message]:
-                return self._exchange(grid, list(messages), timeout)
+            def ask(messages: Iterable[Message], limit_s: float | None = limit_s) -> list[Message]:
+                return self._ask(contact, list(messages), limit_s)
 
             play = self._play if self._buffered is None else self._play_buffered
             new_arrays, metrics = play(server_round, arrays, config, ask)
@@ -174,7 +183,7 @@ class Scheduled(Strategy):
             if metrics is not None:
                 result.train_metrics_clientapp[server_round] = metrics
             if server_round < num_rounds:
-                self._stage(grid, timeout)
+                self._stage(contact, timeout)
             accuracy, loss = self._evaluate(server_round, arrays, evaluate_fn, result)
             self._close(accuracy, loss)
             if self._experiment.engine.checkpoints:
@@ -184,21 +193,50 @@ class Scheduled(Strategy):
         result.arrays = arrays
         config = ConfigRecord() if evaluate_config is None else evaluate_config
         messages = self.configure_evaluate(num_rounds, arrays, config, grid)
-        found = self.aggregate_evaluate(num_rounds, self._exchange(grid, list(messages), timeout))
+        found = self.aggregate_evaluate(num_rounds, contact.exchange(list(messages), timeout))
         if found is not None:
             result.evaluate_metrics_clientapp[num_rounds] = found
         self._finish(arrays, num_rounds, progress.wall_s + time.monotonic() - began_s)
         return result
 
-    def _gather(self, grid: Grid, arrays: ArrayRecord) -> None:
+    def _gather(self, grid: Grid, arrays: ArrayRecord) -> Contact:
         """Wait for all clients, and write into the table what they say of themselves."""
-        experiment = self._experiment
-        clients, timeout_s = experiment.data.clients, experiment.rounds.roster_timeout_s
-        self._roster = gather(grid, clients, timeout_s)
-        self._fleet.registered(list(self._roster.profiles.values()))
-        batch_size = experiment.training.batch_size
+        self._contact = contact = Contact(grid, self._experiment)
+        self._fleet.registered(contact.profiles)
+        batch_size = self._experiment.training.batch_size
         self._fleet.fits[:] = fits(self._fleet, size_bytes(arrays), batch_size)
         say_who_does_not_fit(self._fleet)
+        return contact
+
+    def _look_around(self, contact: Contact) -> None:
+        """Write into the table who can be asked now, and what those say who have come back."""
+        self._fleet.reachable[:], returned = contact.reachable()
+        if returned:
+            self._fleet.registered(returned)
+        self._replied_s = {}
+
+    def _limit_s(self, server_round: int, timeout_s: float | None) -> float | None:
+        """Return for how many wall-clock seconds to wait for a round's replies, if for so many."""
+        deadline_s = self._experiment.rounds.deadline_of(server_round)
+        if timeout_s is not None or deadline_s is None or not self._timeline.by_wall:
+            return timeout_s
+        return deadline_s + FLOWER_START_S
+
+    def _ask(
+        self, contact: Contact, messages: list[Message], limit_s: float | None
+    ) -> list[Message]:
+        """Have clients train, and return the replies, noting how long each took to come."""
+        replies = contact.exchange(messages, limit_s)
+        for client in contact.by_client(replies):
+            self._replied_s[client] = contact.took_s(client)
+        return replies
+
+    @property
+    def _clients(self) -> Contact:
+        """The clients, once they are there."""
+        if self._contact is None:
+            raise RuntimeError("start comes before anything is sent")
+        return self._contact
 
     def _play(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, ask: Ask
@@ -215,7 +253,8 @@ class Scheduled(Strategy):
             raise RuntimeError("the aggregation is not a buffered one")
 
         def ask_cohort(cohort: Cohort) -> dict[int, Message]:
-            return self._by_client(ask(self._messages(server_round, arrays, config, cohort)))
+            messages = self._messages(server_round, arrays, config, cohort)
+            return self._clients.by_client(ask(messages))
 
         new_arrays, self._closed = self._buffered.play(server_round, arrays, ask_cohort)
         return new_arrays, None
@@ -232,7 +271,7 @@ class Scheduled(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, cohort: Cohort
     ) -> list[Message]:
         """Return a message for each client of a cohort, by partition."""
-        nodes = [self._roster.nodes[int(client)] for client in cohort.clients]
+        nodes = self._clients.nodes(cohort.clients)
         messages = messages_in_order(
             lambda visible: self._aggregation.configure_train(
                 server_round, arrays, config, visible
@@ -249,19 +288,15 @@ class Scheduled(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Validate the replies, end the round on the clock, and aggregate those that count."""
         del server_round  # the one that was configured
-        arrays, metrics, self._closed = self._waiting.close(self._by_client(replies))
+        arrays, metrics, self._closed = self._waiting.close(self._clients.by_client(replies))
         return arrays, metrics
-
-    def _by_client(self, replies: Iterable[Message]) -> dict[int, Message]:
-        """Return replies by the partition that was asked."""
-        return {self._asked[reply.metadata.reply_to_message_id]: reply for reply in replies}
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return a message for every client, by partition: evaluation is free on the clock."""
         del grid
-        nodes = [self._roster.nodes[client] for client in sorted(self._roster.nodes)]
+        nodes = self._clients.nodes(range(self._experiment.data.clients))
         return messages_in_order(
             lambda visible: self._aggregation.configure_evaluate(
                 server_round, arrays, config, visible
@@ -278,7 +313,7 @@ class Scheduled(Strategy):
         self._held_out_samples = np.zeros(clients, dtype=np.int64)
         evaluated = []
         for reply in replies:
-            client = self._asked[reply.metadata.reply_to_message_id]
+            client = self._clients.client_of(reply)
             if reply.has_error():
                 logger.warning(
                     "client %d did not evaluate: %s", client, last_line(reply.error.reason)
@@ -295,26 +330,11 @@ class Scheduled(Strategy):
                 evaluated.append(reply)
         return self._aggregation.aggregate_evaluate(server_round, evaluated)
 
-    def _exchange(
-        self, grid: Grid, messages: list[Message], timeout_s: float | None
-    ) -> list[Message]:
-        """Send messages and return the replies, remembering which client each is from."""
-        client_of = {node: client for client, node in self._roster.nodes.items()}
-        replies = []
-        self._asked = {}
-        for message, reply in zip(messages, exchange(grid, messages, timeout_s), strict=True):
-            if reply is not None:
-                client = client_of[message.metadata.dst_node_id]
-                self._asked[reply.metadata.reply_to_message_id] = client
-                replies.append(reply)
-        return replies
-
-    def _stage(self, grid: Grid, timeout_s: float | None) -> None:
+    def _stage(self, contact: Contact, timeout_s: float | None) -> None:
         """Have the clients named for the next round stage in what this one left them of time."""
         if self._stager is not None and self._closed is not None:
-            staged = self._stager.stage(
-                grid, self._roster.nodes, self._closed, self._fleet.busy_until_s, timeout_s
-            )
+            ended_s = self._fleet.busy_until_s
+            staged = self._stager.stage(contact, self._closed, ended_s, timeout_s)
             self._closed = replace(self._closed, staged=staged)
 
     def _evaluate(
@@ -332,8 +352,8 @@ class Scheduled(Strategy):
         if self._closed is None:
             raise RuntimeError("aggregate_train comes before a round is closed")
         done, self._closed = self._closed, None
-        self._ledger.record(done, accuracy, loss)
-        logger.info("round %d ends at %.0f virtual s", done.server_round, done.outcome.end_s)
+        self._ledger.record(done, accuracy, loss, self._replied_s)
+        logger.info("round %d ends at %.0f s", done.server_round, done.outcome.end_s)
         self._trouble.check(done.server_round, done.outcome)
 
     def _finish(self, arrays: ArrayRecord, rounds: int, wall_s: float) -> None:
@@ -344,9 +364,9 @@ class Scheduled(Strategy):
             "name": self._experiment.name,
             "arm": self._experiment.arm,
             "seed": self._experiment.seed,
-            "clock": "virtual",
+            "clock": self._experiment.engine.clock,
             "rounds": rounds,
-            "virtual_s": self._timeline.now_s,
+            CLOCK_KEYS[self._experiment.engine.clock]: self._timeline.now_s,
             "wall_s": wall_s,
             "model_hash": hash_arrays({name: unpack(array) for name, array in arrays.items()}),
             "io_to_compute": io_to_compute(

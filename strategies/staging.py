@@ -8,7 +8,6 @@ from dataclasses import asdict
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 
 from fedio.config import Experiment
 from fedio.costs import staging_s
@@ -27,9 +26,10 @@ from fedio.protocol import (
     from_record,
 )
 from fedio.runs import Row
+from strategies.contact import Contact
 from strategies.ledger import RoundRecord
 from strategies.presence import Presence
-from strategies.transport import exchange, last_line
+from strategies.transport import last_line
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,7 @@ class Stager:
 
     def stage(
         self,
-        grid: Grid,
-        nodes: Mapping[int, int],
+        contact: Contact,
         done: RoundRecord,
         ended_s: np.ndarray,
         timeout_s: float | None,
@@ -92,8 +91,7 @@ class Stager:
         """Have the clients that a round named stage for the one after it.
 
         Args:
-            grid: Flower's grid.
-            nodes: the node of each client.
+            contact: through which clients are asked.
             done: the round, which has ended.
             ended_s: when the work of each client of the fleet ends, on the clock.
             timeout_s: wall-clock seconds to wait for all replies; None waits until they are there.
@@ -108,12 +106,13 @@ class Stager:
             config = ConfigRecord({SERVER_ROUND: server_round, LOCAL_STEPS: self._local_steps})
             config[WINDOW_S] = window_s
             config[WRITE_LIMIT_BYTES] = self._write_limit_bytes(client, end_s)
-            messages.append(Message(RecordDict({CONFIG: config}), nodes[client], STAGE))
+            (node,) = contact.nodes([client])
+            messages.append(Message(RecordDict({CONFIG: config}), node, STAGE))
         rows = []
-        replies = exchange(grid, messages, timeout_s)
-        for (client, window_s), reply in zip(windows.items(), replies, strict=True):
+        replies = contact.by_client(contact.exchange(messages, timeout_s))
+        for client, window_s in windows.items():
             try:
-                staged = check_staged(reply, client, server_round)
+                staged = check_staged(replies.get(client), client, server_round)
             except ProtocolError as error:
                 logger.warning(
                     "partition %d did not stage for round %d: %s", client, server_round, error
@@ -163,7 +162,7 @@ def windows_s(
         ended_s: when the work of each client of the fleet ends, on the clock.
         presence: when clients are there; None is always.
     """
-    lost = {client for client, problem in done.problems.items() if problem.meter is None}
+    lost = {client for client, problem in done.problems.items() if problem.spent is None}
     named, end_s = done.cohort.next, done.outcome.end_s
     idle_s = np.minimum(np.maximum(ended_s[named], done.start_s), end_s)
     window_s = end_s - idle_s

@@ -1,4 +1,4 @@
-"""The timeline: the virtual clock, who is at work until when, and what has arrived by now."""
+"""The timeline: the run's clock, who is at work until when, and what has arrived by now."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Literal
 import numpy as np
 
 from fedio.clock import VirtualClock
-from fedio.costs import Phases, phases
-from fedio.profiles import Speeds
-from fedio.protocol import Meter
+from fedio.costs import Phases
+from strategies.durations import Durations, Spent
 from strategies.fleet import Fleet
 from strategies.presence import Presence
 from strategies.replies import Report
-from strategies.round import Outcome, Terms, settle, work_of
+from strategies.round import Outcome, Terms, settle
 
 # What the server hears from a client, and when: a row of `Timeline`'s table.
 _ARRIVAL = (
@@ -33,15 +32,16 @@ _CLAIMED = ("utility", "loss", "resident_samples", "resident_bytes")
 class Timeline:
     """Gives participations their durations, and the fleet table each report at its time.
 
-    Durations come from the meters' true counts and the devices' true speeds, arrivals also from
-    when devices are there. A client is busy until its own end, counted or late, unless those that
-    are late are told to cancel; what it claims is unknown to the server before it arrives.
+    Durations come from the meters' true counts and the devices' true speeds, or from the devices'
+    own clocks, arrivals also from when devices are there. A client is busy until its own end,
+    counted or late, unless those that are late are told to cancel; what it claims is unknown to the
+    server before it arrives.
     """
 
     def __init__(
         self,
         fleet: Fleet,
-        speeds: Speeds,
+        durations: Durations,
         presence: Presence | None = None,
         late: Literal["finish", "cancel"] = "finish",
     ) -> None:
@@ -49,12 +49,12 @@ class Timeline:
 
         Args:
             fleet: the table to keep up to date.
-            speeds: the devices' true figures.
+            durations: what work takes.
             presence: when they are there; None is always.
             late: whether those that are late finish what they do.
         """
         self._fleet = fleet
-        self._speeds = speeds
+        self._durations = durations
         self._presence = presence
         self._late = late
         self._clock = VirtualClock()
@@ -62,8 +62,13 @@ class Timeline:
         self._look_who_is_there()
 
     @property
+    def by_wall(self) -> bool:
+        """Whether durations come from the devices' own clocks."""
+        return self._durations.by_wall
+
+    @property
     def now_s(self) -> float:
-        """The virtual time in seconds."""
+        """The time in seconds."""
         return self._clock.now_s
 
     def state(self) -> dict[str, np.ndarray]:
@@ -77,7 +82,7 @@ class Timeline:
 
     def wait_for_somebody(self) -> None:
         """When no known client is idle and there, move the clock to when the first will be."""
-        known = np.flatnonzero(self._fleet.known)
+        known = np.flatnonzero(self._fleet.known & self._fleet.reachable)
         while len(known) and not self._fleet.feasible(self.now_s)[known].any():
             free_s = np.maximum(self._fleet.busy_until_s, self.now_s)
             if self._presence is not None:
@@ -90,25 +95,27 @@ class Timeline:
     def play(
         self,
         reports: list[Report],
-        unusable: Mapping[int, Meter],
+        unusable: Mapping[int, Spent],
         model_bytes: float,
+        server_round: int,
         terms: Terms,
     ) -> tuple[Phases, np.ndarray, Outcome]:
         """Let a round that starts now run to its end.
 
         Args:
             reports: the valid replies of its participations.
-            unusable: the meters of clients that did their work and sent what cannot be used.
+            unusable: what clients spent that did their work and sent what cannot be used.
             model_bytes: what each of them downloaded, and uploaded.
+            server_round: its number.
             terms: how many of them count, and until when.
 
         Returns:
-            Seconds by phase and arrival (virtual seconds; infinite where it never arrives) of each
+            Seconds by phase and arrival (on the clock; infinite where it never arrives) of each
             report, and who counts.
         """
-        meters = {report.client: report.meter for report in reports}
-        clients, took = self.time(meters, model_bytes)
-        wasted, wasted_took = self.time(unusable, model_bytes)
+        spent = {report.client: report.spent for report in reports}
+        clients, took = self.time(spent, server_round, model_bytes)
+        wasted, wasted_took = self.time(unusable, server_round, model_bytes)
         arrivals_s, ends_s = self.arrivals_s(clients, took.total_s)
         _, wasted_ends_s = self.arrivals_s(wasted, wasted_took.total_s)
         nothing_s = np.concatenate([wasted_ends_s, ends_s[np.isinf(arrivals_s)]])
@@ -124,11 +131,12 @@ class Timeline:
         self.move_to(outcome.end_s)
         return took, arrivals_s, outcome
 
-    def time(self, meters: Mapping[int, Meter], model_bytes: float) -> tuple[np.ndarray, Phases]:
-        """Return the clients of meters, and what the work of each takes."""
-        clients = np.array(list(meters), dtype=np.int64)
-        work = work_of(list(meters.values()), model_bytes)
-        return clients, phases(work, self._speeds.take(clients))
+    def time(
+        self, spent: Mapping[int, Spent], server_round: int, model_bytes: float
+    ) -> tuple[np.ndarray, Phases]:
+        """Return the clients that worked in a round, and what the work of each takes."""
+        clients = np.array(list(spent), dtype=np.int64)
+        return clients, self._durations.on_clock(spent, server_round, model_bytes)
 
     def arrivals_s(
         self, clients: np.ndarray, durations_s: np.ndarray

@@ -83,16 +83,19 @@ class WaitingRounds:
         opened, self._open = self._open, None
         timeline, server_round = self._shared.timeline, opened.view.round
         asked = opened.cohort.clients.tolist()
-        reports, problems = sort_replies(replies, asked, server_round, opened.arrays)
+        reports, problems = sort_replies(
+            replies, asked, server_round, opened.arrays, by_wall=timeline.by_wall
+        )
         self._shared.trouble.note(server_round, problems)
         start_s, rounds = timeline.now_s, self._experiment.rounds
         terms = Terms(rounds.cohort, rounds.minimum, rounds.deadline_of(server_round))
-        unusable = {c: problem.meter for c, problem in problems.items() if problem.meter}
+        unusable = {c: problem.spent for c, problem in problems.items() if problem.spent}
         actual, arrivals_s, outcome = timeline.play(
-            reports, unusable, opened.view.model_bytes, terms
+            reports, unusable, opened.view.model_bytes, server_round, terms
         )
         if self._stager is not None:
-            meters = {report.client: report.meter for report in reports} | unusable
+            spent = {report.client: report.spent for report in reports} | unusable
+            meters = {client: one.meter for client, one in spent.items()}
             self._stager.trained(meters, self._shared.fleet.busy_until_s)
         counted = set(outcome.counted.tolist())
         counting = [report for report in reports if report.client in counted]

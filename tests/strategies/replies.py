@@ -19,9 +19,11 @@ from fedio.protocol import (
     ONE,
     STAGED,
     TRAIN_LOSS,
+    WALL,
     Claims,
     Meter,
     Staged,
+    WallSeconds,
     to_record,
 )
 
@@ -59,14 +61,16 @@ def content(client: int, server_round: int, **changes: Any) -> RecordDict:
     metrics = {NUM_EXAMPLES: changes.get("weight", 5), ONE: changes.get("one", 1)}
     metrics[TRAIN_LOSS] = changes.get("loss", 0.5)
     claims = Claims(client, server_round, changes.get("utility", 2.0), 0, 0)
-    return RecordDict(
-        {
-            ARRAYS: ArrayRecord({name: Array(values) for name, values in arrays.items()}),
-            METRICS: MetricRecord(metrics),
-            METER: to_record(meter_of(**changes.get("meter", {}))),
-            CLAIMS: changes.get("claims", to_record(claims)),
-        }
-    )
+    records = {
+        ARRAYS: ArrayRecord({name: Array(values) for name, values in arrays.items()}),
+        METRICS: MetricRecord(metrics),
+        METER: to_record(meter_of(**changes.get("meter", {}))),
+        CLAIMS: changes.get("claims", to_record(claims)),
+    }
+    if "wall" in changes:
+        nothing = dict.fromkeys((field.name for field in fields(WallSeconds)), 0.0)
+        records[WALL] = to_record(WallSeconds(**(nothing | changes["wall"])))
+    return RecordDict(records)
 
 
 def staged_content(client: int, server_round: int, **counts: int) -> RecordDict:

@@ -41,6 +41,7 @@ def play(  # noqa: PLR0917 - what differs from test to test
     arm: dict[str, Any] | None = None,
     availability: dict[str, Any] | None = None,
     engine: dict[str, Any] | None = None,
+    faults: dict[str, Any] | None = None,
     **section: Any,
 ) -> tuple[Run, ScriptedGrid, ArrayRecord]:
     """Run `rounds` rounds over scripted clients and return what was written and the last model.
@@ -58,6 +59,7 @@ def play(  # noqa: PLR0917 - what differs from test to test
             "cache": cache or {},
             "availability": availability or {},
             "engine": engine or {},
+            "faults": faults or {},
             "arms": {"arm": {"staging": stages is not None} | (arm or {})},
         }
     ).for_arm()

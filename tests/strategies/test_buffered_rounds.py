@@ -23,6 +23,7 @@ from fedio.runs import RunFolder
 from strategies.buffered import Buffer
 from strategies.buffered_rounds import BufferedRounds
 from strategies.chooser import Chooser
+from strategies.durations import Durations
 from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
 from strategies.selector import Cohort, NoFeasibleClient, Selector, State, View
@@ -94,7 +95,8 @@ class Run:
         free |= {"origin_read_bytes_per_s": np.inf, "cache_read_bytes_per_s": np.inf}
         devices = replace(devices, **{name: np.full(clients, v) for name, v in free.items()})
         self.fleet.registered([claims_of(client, devices) for client in range(clients)])
-        self.timeline = Timeline(self.fleet, devices)
+        self.durations = Durations(self.experiment, devices)
+        self.timeline = Timeline(self.fleet, self.durations)
         self.chooser = Chooser(self.experiment, selector or LongestAgo(), self.fleet)
         self.trouble = Trouble(5)
         shared = Shared(self.fleet, self.timeline, self.chooser, self.trouble)
@@ -178,9 +180,11 @@ def test_those_that_start_in_a_round_are_one_cohort() -> None:
 
 def test_the_ledger_takes_it_down(tmp_path: Path) -> None:
     run = Run(DURATIONS_S, Buffer(2), rounds={"rounds": 3})
-    ledger = Ledger(RunFolder.create(tmp_path, run.experiment), ["phone"] * 5)
+    ledger = Ledger(
+        RunFolder.create(tmp_path, run.experiment), run.experiment, ["phone"] * 5, run.durations
+    )
     for server_round in range(1, 4):
-        ledger.record(run.play(server_round), 0.5, 1.0)
+        ledger.record(run.play(server_round), 0.5, 1.0, {})
     rounds, clients = (
         [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
         for name in ("rounds.jsonl", "clients.jsonl")

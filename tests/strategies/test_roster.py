@@ -13,7 +13,7 @@ from fedio.errors import RunError
 from fedio.protocol import ProfileClaims
 from strategies import roster
 from strategies.roster import gather
-from strategies.transport import last_line
+from strategies.transport import Post, last_line
 from tests.strategies.scripted_grid import ScriptedGrid, speeds
 
 
@@ -23,7 +23,7 @@ def grid_of(clients: int, nodes: dict[int, int] | None = None) -> ScriptedGrid:
 
 def test_random_node_ids_map_to_partitions() -> None:
     nodes = {8_001_234_567_890: 2, 17: 0, 5_000_000_000_001: 1}
-    found = gather(grid_of(3, nodes), 3, timeout_s=1.0)
+    found = gather(Post(grid_of(3, nodes)), 3, timeout_s=1.0)
     assert found.nodes == {0: 17, 1: 5_000_000_000_001, 2: 8_001_234_567_890}
     assert [found.profiles[i].partition for i in range(3)] == [0, 1, 2]
 
@@ -39,18 +39,18 @@ def test_the_roster_waits_while_nodes_are_coming(monkeypatch: pytest.MonkeyPatch
         return set(everyone[: seen[-1]])
 
     monkeypatch.setattr(grid, "get_node_ids", growing)
-    assert len(gather(grid, 3, timeout_s=60.0).nodes) == 3
+    assert len(gather(Post(grid), 3, timeout_s=60.0).nodes) == 3
     assert seen == [0, 1, 2, 3]
 
 
 def test_too_few_nodes_are_a_clear_error() -> None:
     with pytest.raises(RunError, match=r"only 2 of 5 nodes connected.*start the missing"):
-        gather(grid_of(2), 5, timeout_s=0.0)
+        gather(Post(grid_of(2)), 5, timeout_s=0.0)
 
 
 def test_two_nodes_with_one_partition_are_refused() -> None:
     with pytest.raises(RunError, match="two nodes say that they are partition 0"):
-        gather(grid_of(2, {5: 0, 6: 0}), 2, timeout_s=1.0)
+        gather(Post(grid_of(2, {5: 0, 6: 0})), 2, timeout_s=1.0)
 
 
 def test_a_partition_without_a_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_partition_without_a_node_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(grid, "profile", shifted)
     with pytest.raises(RunError, match="no node has partition-id 0"):
-        gather(grid, 2, timeout_s=1.0)
+        gather(Post(grid), 2, timeout_s=1.0)
 
 
 def test_a_failing_query_shows_what_the_client_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_a_failing_query_shows_what_the_client_said(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(grid, "_answer", fails)
     with pytest.raises(RunError, match="profile query: InputError: no partition-id"):
-        gather(grid, 1, timeout_s=1.0)
+        gather(Post(grid), 1, timeout_s=1.0)
 
 
 def test_the_last_line_of_a_traceback_says_what_happened() -> None:

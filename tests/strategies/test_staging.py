@@ -14,6 +14,8 @@ from flwr.app import RecordDict
 from fedio.config import Experiment
 from fedio.protocol import ProtocolError, Staged
 from fedio.runs import Run
+from strategies.contact import Contact
+from strategies.durations import Spent
 from strategies.presence import presence_of
 from strategies.replies import Problem
 from strategies.round import Outcome
@@ -64,7 +66,7 @@ def test_a_window_is_from_the_end_of_ones_work_to_that_of_the_round() -> None:
 
 
 def test_of_a_client_that_failed_nobody_knows_when_it_was_done() -> None:
-    problems = {0: Problem("failed", "boom"), 1: Problem("rejected", "odd", meter_of())}
+    problems = {0: Problem("failed", "boom"), 1: Problem("rejected", "odd", Spent(meter_of()))}
     found = windows_s(ended(ids(0, 1, 2), problems), np.array([0.0, 120.0, 0.0]))
     assert found == {1: 30.0, 2: 50.0}
 
@@ -103,9 +105,10 @@ class Day:
         values = {"name": "x", "data": {"clients": 2}, "rounds": {"cohort": 1}}
         values["cache"] = {} if limit_bytes is None else {"daily_write_bytes": limit_bytes}
         devices = speeds(2, (1.0, 1.0))
-        self.stager = Stager(Experiment.model_validate(values), devices)
+        experiment = Experiment.model_validate(values).for_arm()
+        self.stager = Stager(experiment, devices)
         self.grid = ScriptedGrid(devices, lambda *_: None)
-        self.nodes = {client: node for node, client in self.grid.partition_of.items()}
+        self.contact = Contact(self.grid, experiment)
 
     def trains(self, client: int, end_s: float, written_bytes: int) -> None:
         ended_s = np.full(2, end_s)
@@ -117,7 +120,7 @@ class Day:
         done = ended(ids(client))
         done.outcome = Outcome(ids(), ids(), ids(), ids(), end_s)
         done.start_s = end_s - 1
-        self.stager.stage(self.grid, self.nodes, done, np.zeros(2), 1.0)
+        self.stager.stage(self.contact, done, np.zeros(2), 1.0)
         return self.grid.staged[-1].write_limit_bytes
 
 
@@ -186,7 +189,7 @@ def test_the_cost_is_that_of_the_clients_own_device() -> None:
     day.stager._speeds.origin_read_bytes_per_s[1] = 50.0
     day.stager._speeds.cache_write_latency_s[1] = 2.0
     day.grid.stages = lambda *_: COUNTS
-    rows = day.stager.stage(day.grid, day.nodes, ended(ids(0, 1)), np.zeros(2), 1.0)
+    rows = day.stager.stage(day.contact, ended(ids(0, 1)), np.zeros(2), 1.0)
     assert [row["seconds"] for row in rows] == pytest.approx([0, 500 / 50 + 4 * 2], abs=1e-6)
 
 

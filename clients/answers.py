@@ -24,6 +24,7 @@ from fedio.protocol import (
     STAGE,
     STAGED,
     TRAIN_LOSS,
+    WALL,
     WINDOW_S,
     WRITE_LIMIT_BYTES,
     to_record,
@@ -46,7 +47,8 @@ def stage(device: Device, content: RecordDict) -> RecordDict:
         window_s=_number(config, WINDOW_S),
         write_bytes=float("inf") if limit_bytes < 0 else limit_bytes,
     )
-    staged = device.stage(_whole(config, SERVER_ROUND), _whole(config, LOCAL_STEPS), limits)
+    fill = device.stage_in_real_time if device.in_real_time else device.stage
+    staged = fill(_whole(config, SERVER_ROUND), _whole(config, LOCAL_STEPS), limits)
     return RecordDict({STAGED: to_record(staged)})
 
 
@@ -66,6 +68,8 @@ def train(device: Device, content: RecordDict) -> RecordDict:
         METER: to_record(done.meter),
         CLAIMS: to_record(done.claims),
     }
+    if device.in_real_time:
+        records[WALL] = to_record(done.wall.seconds)
     return RecordDict(records)
 
 

@@ -24,6 +24,10 @@ class InBackground:
         self._thread = threading.Thread(target=self._run, name="staging", daemon=True)
         self._thread.start()
 
+    def wait(self, limit_s: float) -> None:
+        """Wait until all is staged, but no longer than so many seconds."""
+        self._thread.join(min(limit_s, threading.TIMEOUT_MAX))
+
     def end(self, stall_limit_s: float) -> Staged:
         """Have it end, and return what was staged.
 

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 REFILLED_AT_ONCE = 64
 """So many samples are in memory at a time when lost ones are brought back."""
 
+EMPTIED_TAG = 0
+"""The tag of a state of before any round."""
+
 
 def trained_tag(server_round: int) -> int:
     """Return the tag of the state after training a round."""
@@ -43,6 +46,7 @@ class ClientCache:
 
     Attributes:
         budget_bytes: what it may take.
+        folder: where it lies on disk.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class ClientCache:
             data: its samples.
         """
         self._experiment = experiment
-        self._folder = home / CACHES_FOLDER / str(partition)
+        self.folder = home / CACHES_FOLDER / str(partition)
         self._shelf, self._partition, self._data = shelf, partition, data
         self.budget_bytes = experiment.cache.budget_of(int(data.size_bytes.sum()))
         self._identity = f"{federation.hash}/{partition}"
@@ -88,6 +92,10 @@ class ClientCache:
             self._refill(cache)
             yield cache
 
+    def put_away(self) -> None:
+        """Close it, if it is open."""
+        self._shelf.put_away(self._partition)
+
     def _open(self, before: int | None) -> SampleCache:
         settings = self._experiment.cache
         samples, chosen = len(self._data), self._experiment.chosen.policy
@@ -97,7 +105,7 @@ class ClientCache:
                 self._memory = self._in_memory()
             return SampleCache(self._memory, self.budget_bytes, policy, before)
         return open_cache(
-            self._folder,
+            self.folder,
             self.budget_bytes,
             policy,
             payload_bytes=self._payload_bytes,
@@ -110,8 +118,8 @@ class ClientCache:
         """Return a store whose states survive the end of the process, if the run is to."""
         if not self._experiment.engine.checkpoints:
             return MemoryStore()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return MemoryStore(self._folder / INDEX_FILE)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return MemoryStore(self.folder / INDEX_FILE)
 
     def _refill(self, cache: SampleCache) -> None:
         """Bring back what is missing, as far as it can be read and there is room."""

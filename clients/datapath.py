@@ -16,12 +16,16 @@ import numpy as np
 from clients.client_data import ClientData
 from clients.fetching import Batch, Fetcher
 from clients.meter import MeterReading
+from clients.pace import OWN_PACE, Pace
 from clients.wall import Busy
 from storage import BufferPool, SampleCache, prefetched
 from storage.buffers import touched
 
 STALL_LIMIT_S = 120.0
 """Wall-clock seconds after which an origin that gives nothing counts as gone."""
+
+STALLS = 10
+"""Where it is known how long reading takes, an origin is gone only after so many times as long."""
 
 AHEAD_BYTES = 32 << 20
 """Where nothing is decoded and nothing learned, so many bytes of images are read at a time:
@@ -98,6 +102,7 @@ class DataPath:
         ahead: Ahead,
         weights: np.ndarray | None = None,
         kept: np.ndarray | None = None,
+        pace: Pace = OWN_PACE,
     ) -> None:
         """Get ready.
 
@@ -111,13 +116,15 @@ class DataPath:
             weights: of the accesses in the loss, float64 [m]; None where all count alike.
             kept: samples that were staged for it, int64[k]: pinned until their last use, and marked
                 no more at the end.
+            pace: how long everything takes.
         """
-        self._steps = -(-len(order) // batch_size)
+        self._steps, self._pace = -(-len(order) // batch_size), pace
         self.meter = MeterReading(self._steps, ahead.depth, ahead.readers)
-        self._fetcher = Fetcher(order, batch_size, data, cache, self.meter, weights)
+        self._fetcher = Fetcher(order, batch_size, data, cache, self.meter, weights, pace)
         self._data, self._cache, self._buffers, self._ahead = data, cache, buffers, ahead
         self._batch_images_bytes = batch_size * data.image_bytes
         self._scratch_bytes = data.scratch_bytes(batch_size)
+        self._stall_limit_s = stall_limit_s(batch_size, data, pace)
         self.learns = cache.policy.learns
         self._learned: list[tuple[np.ndarray, np.ndarray]] = []
         self._handed_on = 0
@@ -142,11 +149,14 @@ class DataPath:
         """
         threads = self._ahead.threads and self._ahead.depth > 1
         with closing(self._prefetched() if threads else self._in_turns()) as source:
-            for batch in source:
-                if len(batch.samples):
-                    yield batch
-                else:
-                    self.feedback(batch.samples, np.empty(0))
+            try:
+                for batch in source:
+                    if len(batch.samples):
+                        yield batch
+                    else:
+                        self.feedback(batch.samples, np.empty(0))
+            finally:
+                self._pace.stop_reading()
 
     def feedback(self, samples: np.ndarray, losses: np.ndarray) -> None:
         """Take the losses of the batch that was trained last; see `finish`."""
@@ -172,7 +182,7 @@ class DataPath:
             finally:
                 scratches.give(scratch)
 
-        return prefetched(self._steps, fetch, images, ahead.readers, STALL_LIMIT_S)
+        return prefetched(self._steps, fetch, images, ahead.readers, self._stall_limit_s)
 
     def _in_turns(self) -> Generator[Batch, None, None]:
         """Read when asked, several batches at a time where that changes nothing."""
@@ -210,6 +220,18 @@ class DataPath:
             self._handed_on += 1
             if len(samples):
                 self._cache.feedback(samples, losses)
+
+
+def stall_limit_s(samples: int, data: ClientData, pace: Pace) -> float:
+    """Return after how many seconds storage that has given nothing counts as gone.
+
+    Args:
+        samples: how many are read at a time.
+        data: the client's samples, of which the largest may come.
+        pace: how long that takes.
+    """
+    sizes = (samples * int(each.max(initial=0)) for each in (data.size_bytes, data.form.size_bytes))
+    return max(STALL_LIMIT_S, STALLS * pace.cold_s(samples, *sizes))
 
 
 def largest_batch_bytes(order: np.ndarray, batch_size: int, size_bytes: np.ndarray) -> float:

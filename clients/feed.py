@@ -20,6 +20,7 @@ class Feed:
     Attributes:
         stall_s: wall-clock seconds of waiting for batches, so far.
         copy_s: of moving them.
+        came_s: when the last one came, by the clock.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Feed:
         self._source = iter(batches)
         self._accelerator = accelerator
         self._now_s = now_s
-        self.stall_s = self.copy_s = 0.0
+        self.stall_s = self.copy_s = self.came_s = 0.0
 
     def next(self) -> list[torch.Tensor] | None:
         """Return images, labels and, if there are any, weights; None after the last batch.
@@ -47,11 +48,11 @@ class Feed:
         self._accelerator.wait()
         free_s = now_s()
         batch = next(self._source, None)
-        came_s = now_s()
+        self.came_s = now_s()
         self.copy_s += free_s - asked_s
-        self.stall_s += came_s - free_s
+        self.stall_s += self.came_s - free_s
         if batch is None:
             return None
         tensors = self._accelerator.copy(*[array for array in batch if array is not None])
-        self.copy_s += now_s() - came_s
+        self.copy_s += now_s() - self.came_s
         return tensors

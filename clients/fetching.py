@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import numpy as np
 from clients.client_data import ClientData
 from clients.loading import UNREADABLE, Loader, Payloads
 from clients.meter import MeterReading, StepCounts
+from clients.pace import OWN_PACE, Pace
 from clients.wall import Busy
 from storage import Read, SampleCache
 from storage.errors import StoreFull
@@ -47,7 +47,7 @@ class Fetcher:
     What cannot be read or decoded is left out of its batch. Several threads may fetch at a time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what it connects
         self,
         order: np.ndarray,
         batch_size: int,
@@ -55,6 +55,7 @@ class Fetcher:
         cache: SampleCache,
         meter: MeterReading,
         weights: np.ndarray | None,
+        pace: Pace = OWN_PACE,
     ) -> None:
         """Get ready.
 
@@ -65,10 +66,11 @@ class Fetcher:
             cache: between them and the training.
             meter: takes the counts.
             weights: of the accesses in the loss, float64 [m]; None where all count alike.
+            pace: how long everything takes.
         """
         self._order, self._batch_size, self._weights = order, batch_size, weights
         self._data, self._cache, self._meter = data, cache, meter
-        self._loader = Loader(data)
+        self._loader, self._pace = Loader(data), pace
         self.busy = Busy.none(-(-len(order) // batch_size))
 
     @property
@@ -95,26 +97,31 @@ class Fetcher:
         Raises:
             DataPathError: too many samples of the participation could not be read or decoded.
         """
-        data, cache, first = self._data, self._cache, step * self._batch_size
+        data, pace, busy, first = self._data, self._pace, self.busy, step * self._batch_size
         wanted = self._order[first : first + self._batch_size]
         images = buffer[: len(wanted) * data.image_bytes].reshape(-1, *data.dataset.shape)
-        origin_bytes = 0
+        origin_bytes, written = 0, (0, 0)
         with turn:
-            samples_before, bytes_before = cache.written
-            began_s = time.perf_counter()
-            read = cache.read(wanted, scratch)
-            _add_time(self.busy.cache_s, step, began_s)
-            served = read.served
+            began_s = pace.now_s()
+            read = self._cache.read(wanted, scratch)
+            hits = read.samples[read.served]
+            hit_bytes = int(data.form.size_bytes[hits].sum()) if len(hits) else 0
+            pace.read_cache(len(hits), hit_bytes, began_s)
+            self._add_time(busy.cache_s, step, began_s)
             payloads = Payloads(read.samples, read.starts, read.lengths, self._are_images(read))
-            if np.count_nonzero(served) < len(served):
-                missed = np.flatnonzero(~served)
+            if len(hits) < len(wanted):
+                missed = np.flatnonzero(~read.served)
                 origin_bytes = self._bring(step, payloads, missed, scratch, read.used_bytes)
-            samples_after, bytes_after = cache.written
-        began_s = time.perf_counter()
+                written = self._offer(step, payloads, missed, scratch)
+        began_s = pace.now_s() - float(busy.decode_s[step])  # with what was decoded for the cache
+        pace.begin_decoding()
         self._loader.decode(payloads, images, scratch)
-        _add_time(self.busy.decode_s, step, began_s)
-        written = samples_after - samples_before, bytes_after - bytes_before
-        self._count(step, payloads, served, origin_bytes, written)
+        counts = self._count(payloads, read.served, hit_bytes, origin_bytes, written)
+        self._meter.step(step, counts)
+        if counts.samples < len(wanted):
+            self._skip(step, len(wanted) - counts.samples)
+        pace.decode(counts.decoded, counts.decoded_bytes, began_s)
+        busy.decode_s[step] = pace.now_s() - began_s
         return self._batch(step, payloads, images)
 
     def _are_images(self, read: Read) -> np.ndarray:
@@ -127,61 +134,72 @@ class Fetcher:
     def _bring(
         self, step: int, payloads: Payloads, missed: np.ndarray, scratch: np.ndarray, at: int
     ) -> int:
-        """Read the rows `missed` from the origin and offer them; returns the bytes that came."""
-        data, samples = self._data, payloads.samples[missed]
-        began_s = time.perf_counter()
+        """Read the rows `missed` from the origin, as they are cached; returns the bytes read."""
+        data, pace, samples = self._data, self._pace, payloads.samples[missed]
+        began_s = pace.now_s()
         starts, lengths = self._loader.from_origin(samples, scratch, at), data.origin.size_bytes
-        _add_time(self.busy.origin_s, step, began_s)
-        payloads.starts, payloads.lengths = payloads.starts.copy(), payloads.lengths.copy()
-        payloads.starts[missed], payloads.lengths[missed] = starts, lengths[samples]
         came = samples
         if starts.min() == UNREADABLE:
             payloads.is_whole, came = False, samples[starts != UNREADABLE]
+        origin_bytes = int(data.size_bytes[came].sum())
+        pace.read_origin(len(samples), origin_bytes, began_s)
+        self._add_time(self.busy.origin_s, step, began_s)
+        payloads.starts, payloads.lengths = payloads.starts.copy(), payloads.lengths.copy()
+        payloads.starts[missed], payloads.lengths[missed] = starts, lengths[samples]
         if data.form.some_prepared:
-            began_s = time.perf_counter()
+            began_s = pace.now_s()
             converted = missed[data.is_converted[samples]]
             self._loader.convert(payloads, converted, scratch, at + int(lengths[samples].sum()))
-            _add_time(self.busy.decode_s, step, began_s)
-        there = missed
-        if not payloads.is_whole:
-            there = missed[payloads.starts[missed] != UNREADABLE]
-        if len(there):
-            began_s = time.perf_counter()
-            self._offer(step, payloads, there, scratch)
-            _add_time(self.busy.write_s, step, began_s)
-        return int(data.size_bytes[came].sum())
+            self._add_time(self.busy.decode_s, step, began_s)
+        return origin_bytes
 
-    def _offer(self, step: int, payloads: Payloads, rows: np.ndarray, scratch: np.ndarray) -> None:
-        """Offer rows to the cache; without room for them training goes on all the same."""
-        samples = payloads.samples[rows]
+    def _offer(
+        self, step: int, payloads: Payloads, missed: np.ndarray, scratch: np.ndarray
+    ) -> tuple[int, int]:
+        """Offer what came to the cache; without room for it training goes on all the same.
+
+        Returns how many samples were written, and their bytes.
+        """
+        rows, cache, pace = missed, self._cache, self._pace
+        if not payloads.is_whole:
+            rows = missed[payloads.starts[missed] != UNREADABLE]
+        if not len(rows):
+            return 0, 0
+        samples, began_s = payloads.samples[rows], pace.now_s()
         spans = payloads.starts[rows], payloads.lengths[rows], self._data.form.size_bytes[samples]
+        samples_before, bytes_before = cache.written
         try:
-            self._cache.offer(samples, scratch, *spans)
+            cache.offer(samples, scratch, *spans)
         except StoreFull as error:
             self._meter.refused(step, len(samples))
             logger.warning("%d samples are not cached: %s", len(samples), error)
+        samples_after, bytes_after = cache.written
+        written = samples_after - samples_before, bytes_after - bytes_before
+        pace.write_cache(*written, began_s)
+        self._add_time(self.busy.write_s, step, began_s)
+        return written
 
     def _count(
         self,
-        step: int,
         payloads: Payloads,
         served: np.ndarray,
+        hit_bytes: int,
         origin_bytes: int,
         written: tuple[int, int],
-    ) -> None:
+    ) -> StepCounts:
         """Count a step: who was served by the cache, and what else came or went."""
         data, samples = self._data, payloads.samples
-        decoded, lost, reads = samples, 0, int(np.count_nonzero(served))
+        decoded, there, reads = samples, len(samples), int(np.count_nonzero(served))
         if not payloads.is_whole or data.form.some_prepared:
-            there = payloads.starts != UNREADABLE
-            lost = len(there) - int(np.count_nonzero(there))
-            decoded = samples[there & ~(served & data.form.prepared[samples])]
+            is_there = payloads.starts != UNREADABLE
+            there = int(np.count_nonzero(is_there))
+            decoded = samples[is_there & ~(served & data.form.prepared[samples])]
         if not data.is_timed:
             decoded = decoded[:0]
-        counts = StepCounts(
-            samples=len(samples) - lost,
+        return StepCounts(
+            samples=there,
             reads=reads,
-            hit_bytes=int(data.form.size_bytes[samples[served]].sum()) if reads else 0,
+            hit_bytes=hit_bytes,
             misses=len(samples) - reads,
             origin_bytes=origin_bytes,
             decoded=len(decoded),
@@ -189,9 +207,6 @@ class Fetcher:
             written=written[0],
             written_bytes=written[1],
         )
-        self._meter.step(step, counts)
-        if lost:
-            self._skip(step, lost)
 
     def _skip(self, step: int, samples: int) -> None:
         self._meter.skipped(step, samples)
@@ -214,7 +229,6 @@ class Fetcher:
         labels = self._data.labels[samples]
         return Batch(samples, images[: len(samples)], labels, weights, places)
 
-
-def _add_time(busy_s: np.ndarray, step: int, began_s: float) -> None:
-    """Add the time since then to what reading was busy with a step, float64 [steps]."""
-    busy_s[step] += time.perf_counter() - began_s
+    def _add_time(self, busy_s: np.ndarray, step: int, began_s: float) -> None:
+        """Add the time since then to what reading was busy with a step, float64 [steps]."""
+        busy_s[step] += self._pace.now_s() - began_s

@@ -46,6 +46,12 @@ class Shelf:
         while len(self._caches) > self._places:
             self._caches.popitem(last=False)[1].close()
 
+    def put_away(self, partition: int) -> None:
+        """Close the cache of a device, if it is open."""
+        cache = self._caches.pop(partition, None)
+        if cache is not None:
+            cache.close()
+
     def close(self) -> None:
         """Close all caches."""
         while self._caches:

@@ -10,6 +10,7 @@ import numpy as np
 
 from clients.client_data import ClientData
 from clients.loading import UNREADABLE, Loader, Payloads, load_for_cache
+from clients.pace import OWN_PACE, Pace
 from fedio.costs import staging_s
 from fedio.profiles import Speeds
 from fedio.protocol import Staged
@@ -92,7 +93,12 @@ class Filling:
     """
 
     def __init__(
-        self, order: np.ndarray, data: ClientData, cache: SampleCache, speeds: Speeds
+        self,
+        order: np.ndarray,
+        data: ClientData,
+        cache: SampleCache,
+        speeds: Speeds,
+        pace: Pace = OWN_PACE,
     ) -> None:
         """Look at what is there.
 
@@ -101,8 +107,10 @@ class Filling:
             data: the client's samples.
             cache: its cache.
             speeds: of its device.
+            pace: how long everything takes.
         """
         self._order, self._data, self._cache, self._speeds = order, data, cache, speeds
+        self._pace = pace
         self._needed = np.array(list(dict.fromkeys(order.tolist())), np.int64)
         self._residents = cache.residents
         self._is_held = np.isin(self._needed, self._residents)
@@ -144,7 +152,7 @@ class Filling:
 
     def _bring(self, missing: np.ndarray, limits: Limits) -> None:
         """Read samples, int64[k], in this order, and offer them to the cache."""
-        data, loader = self._data, Loader(self._data)
+        data, pace, loader = self._data, self._pace, Loader(self._data)
         scratch = np.empty(data.scratch_bytes(AT_ONCE), np.uint8)
         while len(missing) and not limits.is_over():
             count = self._within(limits, missing[:AT_ONCE])
@@ -155,8 +163,13 @@ class Filling:
                 missing = self._smaller(missing)
                 continue
             missing = missing[len(samples) :]
+            began_s = pace.now_s()
             payloads = load_for_cache(samples, data, loader, scratch)
-            self._read += self._work(samples)[:, :4].sum(axis=0)
+            read = self._work(samples)[:, :4].sum(axis=0)
+            self._read += read
+            read_samples, read_bytes, decoded_samples, decoded_bytes = read.tolist()
+            pace.read_origin(read_samples, read_bytes, began_s)
+            pace.decode(decoded_samples, decoded_bytes, pace.now_s())
             if not self._offer(payloads, scratch):
                 break
 
@@ -165,11 +178,17 @@ class Filling:
         there = payloads.starts != UNREADABLE
         samples = payloads.samples[there]
         spans = payloads.starts[there], payloads.lengths[there], self._data.form.size_bytes[samples]
+        cache, began_s = self._cache, self._pace.now_s()
+        samples_before, bytes_before = cache.written
         try:
-            return bool(self._cache.offer(samples, scratch, *spans).any())
+            taken = bool(cache.offer(samples, scratch, *spans).any())
         except StoreFull as error:
             logger.warning("staging ends: %s", error)
-            return False
+            taken = False
+        samples_after, bytes_after = cache.written
+        written = samples_after - samples_before, bytes_after - bytes_before
+        self._pace.write_cache(*written, began_s)
+        return taken
 
     def _within(self, limits: Limits, samples: np.ndarray) -> int:
         """Return how many of the samples can still be staged, from the first on.

@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
 
 from clients.accelerator import Accelerator, one_thread
 from clients.feed import Batch, Feed
+from clients.pace import OWN_PACE, Pace
 from fedio.arrays import pack, unpack
 from fedio.config import Training
 
@@ -125,6 +126,7 @@ class Trainer:
         lr: float,
         feedback: Callable[[np.ndarray], None] | None = None,
         proximal_mu: float = 0.0,
+        pace: Pace = OWN_PACE,
     ) -> Trained:
         """Train from `arrays` on each batch once with SGD.
 
@@ -137,6 +139,7 @@ class Trainer:
                 [B].
             proximal_mu: weight of mu/2 |w - w_start|^2, which is added to the mean loss (FedProx,
                 Li et al., MLSys 2020, equation 2); not part of the losses handed on.
+            pace: how long a step takes, from when its batch is there.
         """
         began_s = self._now_s()
         self._load(arrays)
@@ -147,10 +150,12 @@ class Trainer:
         feed = Feed(batches, self.accelerator, self._now_s)
         with one_thread():
             while (batch := feed.next()) is not None:
+                pace.begin_training()
                 losses.append(self._train_on(batch, lr, momenta, pull))
                 del batch
                 if feedback is not None:
                     feedback(losses[-1].cpu().numpy().astype(np.float64))
+                pace.train(losses[-1].numel(), feed.came_s)
         trained = self.arrays()
         all_losses = torch.cat(losses).cpu().numpy().astype(np.float64)
         step_samples = np.array([step.numel() for step in losses])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clients.trainer import Wall
+from fedio.protocol import WallSeconds
 
 
 @dataclass(slots=True)
@@ -38,8 +39,30 @@ class ParticipationWall:
         training: of the thread that trains; it sums to all but opening and saving the cache.
         reading: how long reading was busy, at the same time if it ran ahead.
         total_s: from the request to the answer.
+        download_s, upload_s: waiting for the model on its way in and out.
+        behind_s: by how much this host was slower than the device it stands for.
     """
 
     training: Wall
     reading: Busy
     total_s: float
+    download_s: float = 0.0
+    upload_s: float = 0.0
+    behind_s: float = 0.0
+
+    @property
+    def seconds(self) -> WallSeconds:
+        """The same by phase: what neither the network nor computing takes is stall."""
+        compute_s = self.training.compute_s + self.training.copy_s
+        rest_s = self.total_s - self.download_s - self.upload_s - compute_s
+        return WallSeconds(
+            download_s=self.download_s,
+            origin_s=float(self.reading.origin_s.sum()),
+            cache_s=float(self.reading.cache_s.sum()),
+            decode_s=float(self.reading.decode_s.sum()),
+            write_s=float(self.reading.write_s.sum()),
+            stall_s=max(rest_s, 0.0),
+            compute_s=compute_s,
+            upload_s=self.upload_s,
+            behind_s=self.behind_s,
+        )

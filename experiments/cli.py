@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from experiments import commands
+from experiments import board, commands
 from experiments.logs import quiet
 from experiments.probe.options import add_options as add_probe
 from fedio.errors import InputError, RunError
@@ -75,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     _add_run(add("run", commands.run, "Run one arm of an experiment."))
+    _add_emulate(
+        add("emulate", commands.run, "Run one arm as real processes on this machine, in real time.")
+    )
+    device = add("device", board.run, "Be one client alone, for a SuperLink on another machine.")
+    _add_experiment(device)
+    board.add_options(device)
     _add_compare(
         add("compare", commands.compare, "Run the arms of an experiment and compare them.")
     )
@@ -124,13 +130,38 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_experiment(parser)
     parser.add_argument(
-        "--arm", metavar="NAME", help="which arm (the experiment's own, or the first)"
-    )
-    parser.add_argument(
         "--engine",
         default="inline",
         choices=sorted(commands.TABLES["engines"]),
         help="what runs it (inline)",
+    )
+    _add_one_run(parser)
+
+
+def _add_emulate(parser: argparse.ArgumentParser) -> None:
+    _add_experiment(parser)
+    parser.set_defaults(engine=commands.EMULATE)
+    parser.add_argument(
+        "--clients",
+        type=_count,
+        required=True,
+        metavar="N",
+        help="how many, each with processes of its own",
+    )
+    parser.add_argument(
+        "--tls", action="store_true", help="encrypt connections, and have nodes prove who they are"
+    )
+    parser.add_argument(
+        "--pace",
+        choices=["profile", "none"],
+        help="how fast devices are: as in their profile, or as they can (the experiment's own)",
+    )
+    _add_one_run(parser)
+
+
+def _add_one_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--arm", metavar="NAME", help="which arm (the experiment's own, or the first)"
     )
     parser.add_argument("--record-trace", action="store_true", help="keep what caches were asked")
     parser.add_argument(

@@ -43,7 +43,7 @@ def _final(row: Row) -> str:
 TIME_COLUMNS = (
     Column(
         "to target",
-        "virtual time of the first of 3 consecutive evaluations at the target or above "
+        "time of the first of 3 consecutive evaluations at the target or above "
         "(geometric mean over seeds; - unless every seed got there)",
         lambda row: seconds(row["time_to_target_s"]),
     ),
@@ -169,6 +169,13 @@ ROUND_COLUMNS = (
         "share of participations that were aborted, since the device was there no longer",
         lambda row: percent(row["left_share"]),
         _any("left_share"),
+    ),
+    Column(
+        "slow",
+        "share of participations with which the host could not keep up: it took over 5% longer "
+        "than the device it stands for",
+        lambda row: percent(row["behind_share"]),
+        lambda arms: any(arm["behind_share"] is not None for arm in arms),
     ),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,17 +17,19 @@ from clients.prepare import describe, load_split, prepare
 from clients.samplers import SAMPLERS
 from experiments import compare as comparison
 from experiments import doctor as checks
-from experiments import plots, replays
+from experiments import plots, replays, telemetry
 from experiments import probe as probes
 from experiments import report as reports
 from experiments.bench import BENCHES
 from experiments.bench import Row as BenchRow
-from experiments.engines import ENGINES
+from experiments.engines import ENGINES, emulate
 from experiments.explain import print_round
 from experiments.figures import compare_json
+from experiments.fitting import fit
 from experiments.probe.options import wanted_of
 from experiments.progress import watch
 from experiments.table import number, percent, print_table, seconds
+from experiments.units import CLOCKS
 from fedio.config import Experiment, Spec
 from fedio.errors import FruitlessError, InputError, RunError
 from fedio.home import RUNS_FOLDER, run_name
@@ -38,6 +41,7 @@ from fedio.runs import (
     CONFIG_FILE,
     FILES,
     SUMMARY_FILE,
+    TELEMETRY_FILE,
     TRACE_FILE,
     Row,
     Run,
@@ -69,10 +73,14 @@ TABLES: dict[str, Mapping[str, object] | list[str]] = {
 out_console = Console(highlight=False, markup=False)
 progress_console = Console(stderr=True, highlight=False, markup=False)
 
+Engine = Callable[[Experiment, RunFolder], None]
+EMULATE = "emulate"
+
 
 def run(options: argparse.Namespace) -> None:
-    """Run one arm."""
+    """Run one arm; `fedio emulate` is this with another engine."""
     experiment = _experiment(options).for_arm(options.arm, options.seed)
+    _check_clock(experiment, options.engine)
     out = options.out or Path(RUNS_FOLDER) / run_name(experiment)
     _check_file(options.json)
     check_reusable(out, experiment)
@@ -90,13 +98,20 @@ def run(options: argparse.Namespace) -> None:
                 progress_console.print(
                     f"there is no checkpoint in {out}: it begins anew", soft_wrap=True
                 )
-            _run(experiment, folder, options.engine)
+            _run(experiment, folder, _engine(options))
     done = read_run(out)
     _print_summary(done)
     _write_json(options.json, done.summary)
 
 
-def _run(experiment: Experiment, folder: RunFolder, engine: str) -> None:
+def _engine(options: argparse.Namespace) -> Engine:
+    """Return what runs it."""
+    if options.engine == EMULATE:
+        return partial(emulate.run, tls=getattr(options, "tls", False), say=_say)
+    return ENGINES[options.engine]
+
+
+def _run(experiment: Experiment, folder: RunFolder, engine: Engine) -> None:
     """Run an experiment to its end; one that stops before can be resumed from its last round."""
     name, goes_on = f"{experiment.arm}, seed {experiment.seed}", folder.is_begun
     if goes_on and not made_by_this_code(folder.path, experiment):
@@ -106,7 +121,7 @@ def _run(experiment: Experiment, folder: RunFolder, engine: str) -> None:
         )
     try:
         with watch({name: folder.path}, experiment.rounds.rounds, progress_console):
-            ENGINES[engine](experiment, folder)
+            engine(experiment, folder)
     except InputError:
         if not goes_on:
             folder.abandon()
@@ -126,6 +141,7 @@ def _run(experiment: Experiment, folder: RunFolder, engine: str) -> None:
 def compare(options: argparse.Namespace) -> None:
     """Run a comparison, then make its table, plots and report."""
     experiment = _experiment(options)
+    _check_clock(experiment, "compare")
     out = options.out or Path(RUNS_FOLDER) / f"compare-{experiment.name}"
     _check_file(options.json)
     plan = comparison.plan(experiment, out, quick=options.quick, seeds=options.seeds)
@@ -307,9 +323,30 @@ def _experiment(options: argparse.Namespace) -> Experiment:
         overrides.append(f"compare.target_accuracy={options.target}")
     if getattr(options, "record_trace", False):
         overrides.append("engine.record_trace=true")
+    if getattr(options, "pace", None) is not None:
+        overrides.append(f"emulation.pace={options.pace}")
+    clients = getattr(options, "clients", None)
+    if clients is not None:
+        # What the file has of cohorts is made to fit below.
+        overrides.append(f"data.clients={10**6}")
     experiment = load(find(options.experiment), overrides)
+    if clients is not None:
+        experiment, changes = fit(experiment, clients)
+        if changes:
+            _say(f"with {clients} clients: {', '.join(changes)}")
+    if getattr(options, "engine", None) == EMULATE:
+        experiment = emulate.timed(experiment)
     checks.check_experiment(experiment)
     return experiment
+
+
+def _check_clock(experiment: Experiment, engine: str) -> None:
+    """Check that what is to run the experiment has its clock."""
+    if experiment.engine.clock == "wall" and engine != EMULATE:
+        raise InputError(
+            "engine.clock is wall, which only emulation goes by; use fedio emulate, or "
+            "--set engine.clock=virtual"
+        )
 
 
 def _present(runs: list[Run], out: Path, figures: Row, json_file: Path | None) -> None:
@@ -324,13 +361,20 @@ def _print_summary(done: Run) -> None:
     summary = done.summary
     out_console.print(
         f"{summary['arm']}, seed {summary['seed']}: {summary['rounds']} rounds in "
-        f"{seconds(summary['virtual_s'])} of virtual time ({summary['wall_s']:.1f} wall-clock s), "
+        f"{seconds(done.clock_s)} of {CLOCKS[done.clock]} ({summary['wall_s']:.1f} wall-clock s), "
         f"final accuracy {percent(summary['final_accuracy'])}, "
         f"I/O : compute {number(summary['io_to_compute'])}\nRun folder: {done.path}",
         soft_wrap=True,
     )
     if done.experiment.engine.record_trace:
         out_console.print(f"Trace: {done.path / TRACE_FILE}", soft_wrap=True)
+    used = telemetry.summarise(telemetry.read(done.path))
+    for line in [] if used is None else telemetry.lines(used):
+        out_console.print(line, soft_wrap=True)
+
+
+def _say(text: str) -> None:
+    progress_console.print(text, soft_wrap=True)
 
 
 def _print_names(table: Mapping[str, object] | list[str]) -> None:
@@ -368,7 +412,10 @@ def _check_file(path: Path | None) -> None:
             raise InputError(f"cannot write {path}: it needs a file name in a folder that exists")
         if file.exists() and not file.is_file():
             raise InputError(f"cannot write {path}: it is no plain file, and would be replaced")
-        if file.name in {*FILES, TRACE_FILE} and (file.parent / CONFIG_FILE).exists():
+        if (
+            file.name in {*FILES, TRACE_FILE, TELEMETRY_FILE}
+            and (file.parent / CONFIG_FILE).exists()
+        ):
             raise InputError(f"{path} is a file of a run; name another file")
         # With a name as long as the one that the figures are written under.
         with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}."):

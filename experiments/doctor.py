@@ -23,6 +23,7 @@ from clients.samplers import SAMPLERS, Sampler
 from fedio.availability_kinds import availability_of
 from fedio.config import Data, Experiment
 from fedio.errors import InputError, RunError
+from fedio.faults import check_faults
 from fedio.flower_internals import check_version
 from fedio.plugins import create, resolve
 from fedio.profiles import fleet_of, load_profile
@@ -43,9 +44,11 @@ def check_experiment(experiment: Experiment) -> None:
     """Check that all that an experiment names is here, and prepare its data if it is not yet.
 
     Raises:
-        InputError: a plug-in, a profile, the accelerator or the data is not to be had.
+        InputError: a plug-in, a profile, the accelerator or the data is not to be had, or what is
+            to go wrong on purpose cannot.
     """
     find_accelerator(experiment.training.accelerator)
+    check_faults(experiment)
     with _at("model"):
         resolve(experiment.model, MODELS, "model")
     with _at("fleet.profiles"):

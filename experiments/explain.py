@@ -25,11 +25,12 @@ _OUTCOMES = ("counted", "late", "left", "unused", "failed", "rejected")
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """One selected client in one round; seconds are virtual, none where they are not known.
+    """One selected client in one round; seconds are of the run's clock, none where not known.
 
     Attributes:
         device: the name of its profile.
-        why: the selector's reason with its details, such as `explore, score 0.25`.
+        why: the selector's reason with its details, such as `explore, score 0.25`; and the faults
+            that struck on purpose.
         phases_s: seconds by phase, and those that storage and decoding were busy; empty if it
             failed.
         problem: what went wrong, if something did.
@@ -189,6 +190,7 @@ def _without_row(row: Row, client: int) -> Row:
 
 def _participation(row: Row) -> Participation:
     details = [f"{name} {_short(value)}" for name, value in (row.get("details") or {}).items()]
+    details += [f"fault {name}" for name in row.get("faults") or ()]
     known = {name: row.get(f"{name}_s") for name in (*PHASES, *BUSY)} | {"stall": stall_s(row)}
     phases_s = {name: time for name, time in known.items() if time is not None}
     return Participation(

@@ -1,4 +1,7 @@
-"""The figures of a comparison, from run folders alone: one row per arm. All seconds are virtual."""
+"""The figures of a comparison, from run folders alone: one row per arm.
+
+Seconds are of the runs' clock, which they share.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from typing import Any
 
 from scipy.special import stdtrit
 
+from experiments.clock_error import clock_error
+from experiments.fault_counts import fault_counts
 from experiments.run_figures import final_accuracy, mean, run_figures, tells, time_to_target_s
+from experiments.units import CLOCKS
 from fedio.config import Experiment
 from fedio.errors import InputError
 from fedio.loading import differing_keys
@@ -33,7 +39,7 @@ def group_by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
     Raises:
         InputError: there are none, an arm has two runs of one seed, or the runs are of different
-            experiments or meanings of an arm, which cannot stand in one table.
+            experiments, clocks or meanings of an arm, which cannot stand in one table.
     """
     arms: dict[str, list[Run]] = {}
     first: Run | None = None
@@ -45,6 +51,11 @@ def group_by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
             raise InputError(
                 f"{first.path} and {run.path} are runs of different experiments "
                 f"(they differ in {', '.join(keys[:4])}); report them apart"
+            )
+        if _timing(first) != _timing(run):
+            raise InputError(
+                f"{first.path} has {_timing(first)} and {run.path} {_timing(run)}; "
+                "they do not compare: report them apart"
             )
         for other in (same := arms.setdefault(arm_name(run), [])):
             if other.experiment.seed == run.experiment.seed:
@@ -66,6 +77,12 @@ def group_by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
         for name in dict.fromkeys(order)
         if name in arms
     }
+
+
+def _timing(run: Run) -> str:
+    """Return what a run's seconds are, in words."""
+    pace = f" at pace {run.experiment.emulation.pace!r}" if run.clock == "wall" else ""
+    return CLOCKS[run.clock] + pace
 
 
 def speedup(
@@ -164,8 +181,10 @@ def compare_json(
     if target is None:
         target = experiment.compare.target_accuracy
     everyone = [run for same in arms.values() for run in same]
+    error, faults = clock_error(everyone), fault_counts(everyone)
     return {
         "schema": 1,
+        "clock": first.clock,
         "preset": experiment.name,
         "reference": reference,
         "target_accuracy": target,
@@ -180,6 +199,8 @@ def compare_json(
         },
         "setting": setting(experiment),
         "arms": [arm_figures(same, target, arms[reference]) for same in arms.values()],
+        **({} if error is None else {"clock_error": error}),
+        **({} if faults is None else {"faults": faults}),
     }
 
 

@@ -1,4 +1,4 @@
-"""Plots of runs, each as PNG and SVG: accuracy, phases, hits and selection.
+"""Plots of runs, each as PNG and SVG: accuracy, phases, hits, selection and timelines.
 
 They read run folders only. Files are equal for equal runs: no dates and no random names in them.
 """
@@ -6,63 +6,47 @@ They read run folders only. Files are equal for equal runs: no dates and no rand
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from experiments.clock_error import timed
+from experiments.clock_plot import clock_error
+from experiments.drawing import (
+    BUSY,
+    COLOURS,
+    DASHES,
+    PHASES,
+    STYLE,
+    WIDTH,
+    one_panel,
+    swatches,
+    time_unit,
+)
 from experiments.figures import arm_figures, group_by_arm
 from experiments.run_figures import evaluations, stall_s, time_to_target_s, times_selected
-from experiments.units import number, percent, seconds
+from experiments.timelines import timeline
+from experiments.units import CLOCKS, number, percent, seconds
 from fedio.errors import InputError
 from fedio.runs import Row, Run
 
 Arms = Mapping[str, Sequence[Run]]
 
-# Okabe and Ito's palette, told apart with any colour vision; its yellow is too pale for lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", "-.", ":")
+TIMELINE = "timeline-"
+"""With an arm's name, the name of the timeline of its first seed."""
 
-# The phases add up to the duration; storage and decoding are busy while others last. Network is
-# grey, storage warm, computing blue.
-PHASES = {
-    "download_s": ("download", "#BBBBBB"),
-    "stall_s": ("stall", "#CC79A7"),
-    "compute_s": ("compute", "#0072B2"),
-    "upload_s": ("upload", "#777777"),
-}
-BUSY = {
-    "origin_s": ("origin read", "#D55E00"),
-    "cache_s": ("cache read", "#F0E442"),
-    "decode_s": ("decode", "#56B4E9"),
-    "write_s": ("cache write", "#E69F00"),
-}
 HITS = {
     "demand": ("demand hits", "#0072B2"),
     "staged": ("staged hits", "#56B4E9"),
     "substituted": ("substituted", "#E69F00"),
     "misses": ("misses", "#DDDDDD"),
 }
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "fedio",
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "grid.color": "#E5E5E5",
-    "savefig.dpi": 200,
-}
-WIDTH = 6.4
 
 
 def write(runs: Iterable[Run], folder: Path, target: float | None = None) -> list[Path]:
@@ -82,7 +66,11 @@ def write(runs: Iterable[Run], folder: Path, target: float | None = None) -> lis
         "phases": lambda: phases(arms),
         "hits": lambda: hits(arms),
         "selection": lambda: selection(arms),
+        **{f"{TIMELINE}{arm}": partial(timeline, same[0]) for arm, same in arms.items()},
     }
+    everyone = [run for same in arms.values() for run in same]
+    if any(timed(everyone)):
+        plots["clock-error"] = partial(clock_error, everyone)
     files: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,14 +91,14 @@ LOWEST_SHARE_OF_TARGET = 0.6
 
 
 def accuracy(arms: Arms, target: float | None) -> Figure:
-    """Draw test accuracy over virtual time: the mean over seeds, in a band from lowest to highest.
+    """Draw test accuracy over time: the mean over seeds, in a band from lowest to highest.
 
     Evaluations hold until the next one, as steps. A dot marks the time to target. With a target
     the axis begins at 60 % of it.
     """
-    figure, axes = _one_panel(3.8)
+    figure, axes = one_panel(3.8)
     longest_s = max(run.rounds[-1]["end_s"] for runs in arms.values() for run in runs)
-    scale, unit = _time_unit(longest_s)
+    scale, unit = time_unit(longest_s)
     for position, (name, runs) in enumerate(arms.items()):
         colour = COLOURS[position % len(COLOURS)]
         times_s, values = _steps(runs)
@@ -139,7 +127,7 @@ def accuracy(arms: Arms, target: float | None) -> Figure:
         )  # fmt: skip
         # What decides lies around the target; the first steep rise can leave the picture.
         axes.set_ylim(bottom=LOWEST_SHARE_OF_TARGET * target)
-    axes.set(xlabel=f"virtual time ({unit})", ylabel="test accuracy (%)", xlim=(0, None))
+    axes.set(xlabel=f"{_time(arms)} ({unit})", ylabel="test accuracy (%)", xlim=(0, None))
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
     axes.grid(visible=True)
     if axes.get_legend_handles_labels()[0]:
@@ -153,7 +141,7 @@ def phases(arms: Arms) -> Figure:
     Thick bars add up to its duration. Thin ones, from the end of the download on, are the seconds
     that storage and decoding are busy; they may be longer, since several readers decode at a time.
     """
-    figure, axes = _one_panel(1.6 + 0.6 * len(arms))
+    figure, axes = one_panel(1.6 + 0.6 * len(arms))
     longest_s = 0.0
     for position, runs in enumerate(arms.values()):
         rows = [row for run in runs for row in run.clients if row["outcome"] == "counted"]
@@ -177,12 +165,12 @@ def phases(arms: Arms) -> Figure:
     axes.invert_yaxis()
     axes.set(
         xlim=(0, 1.3 * longest_s or 1),
-        xlabel="virtual time of a counted participation, mean (s)",
+        xlabel=f"{_time(arms)} of a counted participation, mean (s)",
     )
     axes.grid(visible=True, axis="x")
     rows_of_legend = [("duration:", "none"), *PHASES.values()], [("busy:", "none"), *BUSY.values()]
     pairs = zip(*rows_of_legend, strict=True)
-    _swatches(figure, [kind for pair in pairs for kind in pair], columns=5)
+    swatches(figure, [kind for pair in pairs for kind in pair], columns=5)
     return figure
 
 
@@ -231,13 +219,13 @@ def hits(arms: Arms) -> Figure:
         axes.set_visible(False)
     figure.supxlabel("round", fontsize=9)
     figure.supylabel("share of requests (%)", fontsize=9)
-    _swatches(figure, [HITS[kind] for kind in HITS if kind in shown], columns=4)
+    swatches(figure, [HITS[kind] for kind in HITS if kind in shown], columns=4)
     return figure
 
 
 def selection(arms: Arms) -> Figure:
     """Draw how often clients were selected, most often first: level is fair, steep is not."""
-    figure, axes = _one_panel(3.4)
+    figure, axes = one_panel(3.4)
     for position, (name, runs) in enumerate(arms.items()):
         colour = COLOURS[position % len(COLOURS)]
         counts = np.array([sorted(times_selected(run), reverse=True) for run in runs])
@@ -264,15 +252,9 @@ def selection(arms: Arms) -> Figure:
     return figure
 
 
-def _one_panel(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, figure.subplots()
-
-
-def _time_unit(longest_s: float) -> tuple[float, str]:
-    if longest_s < 300:
-        return 1.0, "s"
-    return (60.0, "min") if longest_s < 3 * 3600 else (3600.0, "h")
+def _time(arms: Arms) -> str:
+    """Return what the seconds of these runs are called; they have one clock."""
+    return next(CLOCKS[run.clock] for runs in arms.values() for run in runs)
 
 
 def _steps(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
@@ -310,11 +292,3 @@ def _hit_shares(runs: Sequence[Run], rounds: int) -> dict[str, np.ndarray]:
             counts[kind][at] += row[kind]
     requests[requests == 0] = np.nan
     return {kind: count / requests for kind, count in counts.items()}
-
-
-def _swatches(figure: Figure, kinds: Iterable[tuple[str, str]], columns: int) -> None:
-    handles = [Patch(color=colour, label=label) for label, colour in kinds]
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=columns, handlelength=1,
-        columnspacing=1.2,
-    )  # fmt: skip

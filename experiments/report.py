@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,11 @@ from experiments import plots
 from experiments.columns import tables
 from experiments.explain import BUSY, PHASES, STAGED, exact, explain_run
 from experiments.figures import arm_name
+from experiments.plots import TIMELINE
+from experiments.side_tables import side_tables, telemetry_table
 from experiments.table import label, notes
+from experiments.telemetry import read as read_telemetry
+from experiments.telemetry import summarise
 from fedio.errors import InputError
 from fedio.runs import Row, Run
 
@@ -24,7 +28,7 @@ TEMPLATE_FILE = "report.html"
 FORMATS = ("csv", "parquet")
 
 CAPTIONS = {
-    "accuracy": "Accuracy on the central test set over virtual time: mean over seeds, band from "
+    "accuracy": "Accuracy on the central test set over time: mean over seeds, band from "
     "the lowest to the highest. An evaluation holds until the next; a dot is the time to target.",
     "phases": "What a counted participation takes, by phase: mean over participations and seeds. "
     "Thick bars add up to its duration. Thin ones are what storage and decoding are busy with; "
@@ -33,6 +37,21 @@ CAPTIONS = {
     "hits": "What requests found, by round, over all participations and seeds.",
     "selection": "How often clients were selected, most often first: mean over seeds, band from "
     "the lowest to the highest.",
+    "clock-error": "The virtual clock against the devices, a dot per participation: on the "
+    "diagonal they agree. With hollow ones the host could not keep up with its device.",
+}
+TIMELINE_CAPTION = (
+    "What each client did when: participations from the start of their round. Where reading "
+    "overlaps training, stall and compute alternate; here one is drawn after the other. Pale ones "
+    "did not count."
+)
+
+
+# What is exported: name -> the rows of a run.
+TABLES: dict[str, Callable[[Run], list[Row]]] = {
+    "rounds": lambda run: run.rounds,
+    "clients": lambda run: run.clients,
+    "telemetry": lambda run: read_telemetry(run.path),
 }
 
 
@@ -57,7 +76,7 @@ def write(runs: Sequence[Run], folder: Path, comparison: Row) -> Path:
     return path
 
 
-def render(runs: Sequence[Run], comparison: Row, images: dict[str, Path]) -> str:
+def render(runs: Sequence[Run], comparison: Row, images: Mapping[str, Path]) -> str:
     """Return the report as HTML, with the images (SVG files by name) in it."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -71,10 +90,9 @@ def render(runs: Sequence[Run], comparison: Row, images: dict[str, Path]) -> str
         for name, caption in CAPTIONS.items()
         if name in images
     ]
-    sections = [
-        {"run": run, "arm": arm_name(run), "rounds": explain_run(run)}
-        for run in _in_order(runs, comparison)
-    ]
+    in_order = _in_order(runs, comparison)
+    first = {arm_name(run): run for run in reversed(in_order)}
+    sections = [_section(run, images if first[arm_name(run)] is run else {}) for run in in_order]
     return environment.get_template(TEMPLATE_FILE).render(
         comparison=comparison,
         notes=notes(comparison),
@@ -82,16 +100,33 @@ def render(runs: Sequence[Run], comparison: Row, images: dict[str, Path]) -> str
         label=label,
         figures=figures,
         sections=sections,
-        config=_in_order(runs, comparison)[0].experiment.to_toml(),
+        sides=side_tables(comparison),
+        config=in_order[0].experiment.to_toml(),
         phases=PHASES,
         busy=BUSY,
         staged=STAGED,
         exact=exact,
+        timeline_caption=TIMELINE_CAPTION,
     )
 
 
+def _section(run: Run, images: Mapping[str, Path]) -> Row:
+    """Return what the report tells of one run; with a timeline if it is among the images."""
+    timeline = images.get(f"{TIMELINE}{arm_name(run)}")
+    summary = summarise(read_telemetry(run.path))
+    return {
+        "run": run,
+        "arm": arm_name(run),
+        "rounds": explain_run(run),
+        "timeline": None if timeline is None else _data_url(timeline),
+        "telemetry": None if summary is None else telemetry_table(summary),
+    }
+
+
 def export(runs: Sequence[Run], folder: Path, form: str) -> list[Path]:
-    """Write the rounds and the participations of all runs as two tables, and return the files.
+    """Write the rounds and the participations of all runs as tables, and return the files.
+
+    Where a run has telemetry, that is a third one.
 
     Each row starts with the run's name, arm and seed. Tables within a row become columns of their
     own (`details.score`); lists become JSON.
@@ -109,8 +144,10 @@ def export(runs: Sequence[Run], folder: Path, form: str) -> list[Path]:
     files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("rounds", "clients"):
-            frame = _frame((run, row) for run in runs for row in getattr(run, name))
+        for name, rows_of in TABLES.items():
+            frame = _frame((run, row) for run in runs for row in rows_of(run))
+            if name == "telemetry" and frame.empty:
+                continue
             files.append(folder / f"{name}.{form}")
             if form == "csv":
                 frame.to_csv(files[-1], index=False)

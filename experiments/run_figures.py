@@ -2,7 +2,8 @@
 
 Time to target and final accuracy read the evaluations of rounds 1 and later (round 0 is the
 untrained model); nothing is interpolated. Counts read every participation of a run, late ones
-too: their reads and writes happened. Bytes are those of staging too. All seconds are virtual.
+too: their reads and writes happened. Bytes are those of staging too. Seconds are of the run's
+clock.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from fedio.runs import Row, Run
+from experiments.clock_error import is_behind
+from fedio.runs import CLOCK_KEYS, Row, Run
 
 HELD_EVALUATIONS = 3
 FINAL_EVALUATIONS = 5
 
 
 def evaluations(run: Run) -> list[tuple[float, float]]:
-    """Return (virtual seconds, accuracy) of each evaluation after round 0, in order."""
+    """Return (seconds, accuracy) of each evaluation after round 0, in order."""
     return [
         (row["end_s"], row["accuracy"])
         for row in run.rounds
@@ -77,8 +79,8 @@ def run_figures(run: Run) -> dict[str, float | None]:
     known = sorted(value for value in accuracies if value is not None)
     never = [value for value, times in zip(accuracies, selected, strict=True) if not times]
     return {
-        "virtual_s": run.summary["virtual_s"],
-        "round_s": _ratio(run.summary["virtual_s"], run.summary["rounds"]),
+        CLOCK_KEYS[run.clock]: run.clock_s,
+        "round_s": _ratio(run.clock_s, run.summary["rounds"]),
         "local_steps": mean(steps),
         "least_local_steps": min(steps, default=None),
         "most_local_steps": max(steps, default=None),
@@ -92,9 +94,11 @@ def run_figures(run: Run) -> dict[str, float | None]:
 
 
 def _shares_lost(run: Run) -> dict[str, float | None]:
-    """Return how many of the participations did not count, by why."""
+    """Return which shares of the participations did not count, or did not go as on a device."""
     outcomes = Counter(row["outcome"] for row in run.clients)
-    return {f"{why}_share": _ratio(outcomes[why], outcomes.total()) for why in ("late", "left")}
+    lost = {f"{why}_share": _ratio(outcomes[why], outcomes.total()) for why in ("late", "left")}
+    told = [row for row in run.clients if row.get("behind_s") is not None]
+    return lost | {"behind_share": _ratio(sum(map(is_behind, told)), len(told))}
 
 
 def _storage_figures(run: Run) -> dict[str, float | None]:

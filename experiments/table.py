@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.columns import COLUMNS, FORMS, READING, STAGING, Column, tables
+from experiments.side_tables import TextTable, side_tables
 from experiments.units import NOTHING, number, percent, seconds, size
 from fedio.config import DEFAULT_CACHE_SHARE
 from fedio.runs import Row
@@ -17,6 +18,11 @@ from fedio.runs import Row
 __all__ = [
     "COLUMNS", "NOTHING", "label", "notes", "number", "percent", "print_table", "seconds", "size",
 ]  # fmt: skip
+
+SECONDS = {
+    "virtual": "All seconds are virtual.",
+    "wall": "All seconds are device time: what the devices took, without Flower's own overhead.",
+}
 
 
 def label(arm: Row) -> str:
@@ -40,7 +46,7 @@ def notes(comparison: Row) -> list[str]:
         f"Fleet: {_fleet(setting['fleet'])}.",
         f"I/O : compute {ratio} (cold origin and decode seconds over compute seconds).",
         _models(setting),
-        "All seconds are virtual.",
+        SECONDS[comparison["clock"]],
         *_alike(arms),
         _sizes(setting),
     ]
@@ -181,6 +187,11 @@ def print_table(console: Console, comparison: Row) -> None:
     for title, columns in shown.items():
         console.print(_table(title, columns, comparison["arms"]))
         console.print()
+    for side in side_tables(comparison):
+        console.print(_side_table(side))
+        for line in side.notes:
+            console.print(Text(line, style="dim"))
+        console.print()
     for line in notes(comparison):
         console.print(Text(line))
     console.print()
@@ -190,16 +201,19 @@ def print_table(console: Console, comparison: Row) -> None:
     console.print(legend)
 
 
+def _side_table(side: TextTable) -> Table:
+    table = _empty(side.title)
+    first, *others = side.headings
+    table.add_column(first, overflow="fold")
+    for heading in others:
+        table.add_column(heading, justify="right")
+    for cells in side.rows:
+        table.add_row(*map(Text, cells))
+    return table
+
+
 def _table(title: str, columns: Sequence[Column], arms: Sequence[Row]) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = _empty(title)
     table.add_column("arm", overflow="fold")
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
@@ -209,3 +223,15 @@ def _table(title: str, columns: Sequence[Column], arms: Sequence[Row]) -> Table:
         if kinds[position : position + 2] != kinds[position : position + 1] * 2:
             table.add_section()
     return table
+
+
+def _empty(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )

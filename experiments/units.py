@@ -4,6 +4,9 @@ from __future__ import annotations
 
 NOTHING = "-"
 
+CLOCKS = {"virtual": "virtual time", "wall": "device time"}
+"""What seconds of a run's clock are called."""
+
 
 def seconds(value: float | None) -> str:
     """Return seconds as s, min or h."""

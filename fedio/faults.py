@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fedio.config import Experiment, Fault, Faults
+from fedio.errors import InputError
 from fedio.seeds import Purpose, rng
 
 AnyFault = TypeVar("AnyFault", bound=Fault)
@@ -18,7 +19,7 @@ class Struck:
 
     Attributes:
         kill: whether its device ends in the middle of it.
-        stop_s: for how long its device stands still.
+        stop_s: for how long its device stands still, in the middle too.
         storage_slowdown: how many times as long storage takes, both tiers.
         full_disk: whether nothing can be written into the cache.
         corrupt_cache: whether the file of its cache is damaged before it begins.
@@ -33,17 +34,14 @@ class Struck:
     @property
     def names(self) -> list[str]:
         """What strikes, as the experiment's `faults` name it."""
-        return [
-            name
-            for name, strikes in (
-                ("kill", self.kill),
-                ("stop", self.stop_s > 0),
-                ("slow_storage", self.storage_slowdown > 1),
-                ("full_disk", self.full_disk),
-                ("corrupt_cache", self.corrupt_cache),
-            )
-            if strikes
-        ]
+        strikes = {
+            "kill": self.kill,
+            "stop": self.stop_s > 0,
+            "slow_storage": self.storage_slowdown > 1,
+            "full_disk": self.full_disk,
+            "corrupt_cache": self.corrupt_cache,
+        }
+        return [name for name, does in strikes.items() if does]
 
 
 UNHARMED = Struck()
@@ -51,26 +49,56 @@ NONE = Faults()
 
 
 def struck(experiment: Experiment, client: int, server_round: int) -> Struck:
-    """Return what strikes a client's participation in a round; of several of a kind the worst."""
+    """Return what strikes a client's participation in a round; of several of a kind the worst.
+
+    A fault that is added to an experiment changes nothing in whom the others strike.
+    """
     faults = experiment.faults
     if faults == NONE:
         return UNHARMED
-    generator = rng(experiment.seed, Purpose.FAULTS, client, server_round)
+    kinds = Faults.model_fields
+    most = max(len(getattr(faults, kind)) for kind in kinds)
+    # A row for the first fault of each kind, one for the second: what is added changes none of it.
+    luck = rng(experiment.seed, Purpose.FAULTS, client, server_round).random((most, len(kinds)))
+    luck_of = dict(zip(kinds, luck.T.tolist(), strict=True))
 
-    def striking(kind: Sequence[AnyFault]) -> list[AnyFault]:
-        """Return those that strike; each draws in any case, for the luck of the others."""
-        luck = generator.random(len(kind))
+    def striking(kind: str, listed: Sequence[AnyFault]) -> list[AnyFault]:
         return [
             fault
-            for fault, drawn in zip(kind, luck.tolist(), strict=True)
+            for fault, drawn in zip(listed, luck_of[kind], strict=False)
             if (fault.round == server_round if fault.rate is None else drawn < fault.rate)
             and (fault.clients is None or client in fault.clients)
         ]
 
+    stops, slow = striking("stop", faults.stop), striking("slow_storage", faults.slow_storage)
     return Struck(
-        kill=bool(striking(faults.kill)),
-        stop_s=max((fault.seconds for fault in striking(faults.stop)), default=0.0),
-        storage_slowdown=max((one.factor for one in striking(faults.slow_storage)), default=1.0),
-        full_disk=bool(striking(faults.full_disk)),
-        corrupt_cache=bool(striking(faults.corrupt_cache)),
+        kill=bool(striking("kill", faults.kill)),
+        stop_s=max((fault.seconds for fault in stops), default=0.0),
+        storage_slowdown=max((fault.factor for fault in slow), default=1.0),
+        full_disk=bool(striking("full_disk", faults.full_disk)),
+        corrupt_cache=bool(striking("corrupt_cache", faults.corrupt_cache)),
     )
+
+
+def check_faults(experiment: Experiment) -> None:
+    """Check that what is to go wrong can go wrong here.
+
+    Raises:
+        InputError: it is to strike a client that is not there, or to slow storage that nothing
+            paces.
+    """
+    clients = experiment.data.clients
+    for kind in Faults.model_fields:
+        for fault in getattr(experiment.faults, kind):
+            unknown = [client for client in fault.clients or [] if client >= clients]
+            if unknown:
+                raise InputError(
+                    f"faults.{kind}: there is no client {unknown[0]}, "
+                    f"since data.clients is {clients}: they are 0..{clients - 1}"
+                )
+    by_own_speed = experiment.engine.clock == "wall" and experiment.emulation.pace == "none"
+    if experiment.faults.slow_storage and by_own_speed:
+        raise InputError(
+            "faults.slow_storage slows what is throttled, and with emulation.pace = 'none' nothing "
+            "is: set emulation.pace = 'profile', or take it out"
+        )

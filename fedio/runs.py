@@ -1,10 +1,11 @@
 """The run folder: what a run leaves behind, and all that reports read.
 
 `config.toml` (the resolved experiment), `env.json` (what it ran on), `rounds.jsonl` (a line per
-round), `clients.jsonl` (a line per participation), `trace.npz` if it was asked for, `summary.json`
-(written last, so that its presence says that the run is complete). Until then `checkpoint/` has
-what it takes to go on after the last whole round. Seconds are of the run's clock, virtual or its
-devices' own, unless a key says `wall`, `virtual` or `flower`.
+round), `clients.jsonl` (a line per participation), `trace.npz` if it was asked for,
+`telemetry.jsonl` of an emulation (what its processes used), `summary.json` (written last, so that
+its presence says that the run is complete). Until then `checkpoint/` has what it takes to go on
+after the last whole round. Seconds are of the run's clock, virtual or its devices' own, unless a
+key says `wall`, `virtual` or `flower`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ ROUNDS_FILE = "rounds.jsonl"
 CLIENTS_FILE = "clients.jsonl"
 SUMMARY_FILE = "summary.json"
 TRACE_FILE = "trace.npz"
+TELEMETRY_FILE = "telemetry.jsonl"
 CACHES_FOLDER = "caches"
 TRACE_FOLDER = "trace-parts"
 CHECKPOINT_FOLDER = "checkpoint"
@@ -72,7 +74,7 @@ class RunFolder:
         """
         make_folder(path)
         check_reusable(path, experiment)
-        for name in (SUMMARY_FILE, ROUNDS_FILE, CLIENTS_FILE, TRACE_FILE):
+        for name in (SUMMARY_FILE, ROUNDS_FILE, CLIENTS_FILE, TRACE_FILE, TELEMETRY_FILE):
             (path / name).unlink(missing_ok=True)
             # What a writer leaves that is ended by force.
             for leftover in path.glob(f".{name}.*"):
@@ -166,7 +168,7 @@ class RunFolder:
     def abandon(self) -> None:
         """Take back a folder in which nothing ran, so that it does not stand in the way."""
         if not (self.path / ROUNDS_FILE).exists():
-            for name in (CONFIG_FILE, ENV_FILE, LOCK_FILE):
+            for name in (CONFIG_FILE, ENV_FILE, TELEMETRY_FILE, LOCK_FILE):
                 (self.path / name).unlink(missing_ok=True)
             rmtree(self.path / TRACE_FOLDER, ignore_errors=True)
             if not any(self.path.iterdir()):

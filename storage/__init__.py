@@ -38,9 +38,10 @@ from storage.policies import LRU, POLICIES, Static
 from storage.policy import Policy, ScorePolicy
 from storage.prefetch import prefetched
 from storage.read import Read, Status
+from storage.real_time import Clock, RealTimeQueue, WallClock
 from storage.stats import CacheStats
 from storage.store import Store
-from storage.throttle import Clock, ThrottledOrigin, WallClock
+from storage.throttle import ThrottledOrigin
 from storage.tier import Tier
 from storage.victim_queue import NOBODY
 
@@ -64,6 +65,7 @@ __all__ = [
     "OriginError",
     "Policy",
     "Read",
+    "RealTimeQueue",
     "SampleCache",
     "ScorePolicy",
     "StallError",

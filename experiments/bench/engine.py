@@ -18,8 +18,8 @@ from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
 
 from clients.accelerator import one_thread
 from clients.central import Central
-from clients.client_app import forget
 from clients.device import Host
+from clients.hosts import forget
 from clients.models import build
 from experiments.bench.measure import Row, in_turns
 from experiments.engines.flower import COMPLETED, check, failure, federation_config

@@ -20,7 +20,9 @@ from fedio.home import cleared
 from fedio.runs import CONFIG_FILE, RunFolder
 
 COMPLETED = "finished:completed"
-WRAPPER = "Simulation failed with exception: "
+SERVER_APP, CLIENT_APP = "experiments.apps:server_app", "experiments.apps:client_app"
+WRAPPERS = ("Simulation failed with exception: ", "ServerApp failed with exception: ")
+SILENCE = "No heartbeat received"
 LOG_LINES = 30
 
 
@@ -73,13 +75,10 @@ def federation_config(experiment: Experiment) -> str:
     )
 
 
-def write_app(path: Path, experiment_file: Path) -> Path:
+def write_app(path: Path, experiment_file: Path, client_app: str = CLIENT_APP) -> Path:
     """Write the Flower app of a run, which only names what is installed, and return its folder."""
     path.mkdir()
-    components = {
-        "serverapp": "experiments.apps:server_app",
-        "clientapp": "experiments.apps:client_app",
-    }
+    components = {"serverapp": SERVER_APP, "clientapp": client_app}
     config = {"experiment": str(experiment_file.absolute()), "overrides": ""}
     app = {"publisher": "fedio", "components": components, "config": config}
     project = {"name": "fedio-run", "version": "1.0.0", "license": "Apache-2.0"}
@@ -96,7 +95,11 @@ def failure(status: str, details: str, log: str) -> InputError | RunError:
         details: Flower's words on it, which hold the message of the app's exception.
         log: what the run's processes printed.
     """
-    said = details.removeprefix(WRAPPER)
+    if details.startswith(SILENCE):
+        return RunError("the process of the ServerApp ended before the run did, or stood still")
+    said = details
+    for wrapper in WRAPPERS:
+        said = said.removeprefix(wrapper)
     first_line = said.partition("\n")[0]
     for kind in (InputError, FruitlessError, RunError):
         if f"{kind.__module__}.{kind.__qualname__}: {first_line}" in log:

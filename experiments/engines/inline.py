@@ -14,7 +14,7 @@ from typing import NoReturn
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.serverapp import Grid
 
-from clients.client_app import forget
+from clients.hosts import forget
 from experiments.apps import server_app
 from experiments.engines.pools import RUN_ID, SERVER_NODE, Pool, ThisProcess, Workers
 from fedio.config import Experiment

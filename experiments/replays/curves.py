@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from experiments.plots import COLOURS, DASHES, STYLE, WIDTH
+from experiments.drawing import COLOURS, DASHES, STYLE, WIDTH
 from fedio.errors import RunError
 from fedio.output import make_folder, replacing
 from fedio.runs import Row

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from clients import client_app
+from clients import client_app, hosts
 from clients.central import Central
-from clients.client_app import app, forget
+from clients.client_app import app
 from clients.device import Host
+from clients.hosts import forget
 from fedio.config import Experiment
 from fedio.errors import InputError
 from fedio.flower_internals import assume_identity
@@ -145,7 +146,7 @@ def test_an_origin_that_is_gone_is_the_clients_failure_and_not_the_users(
         origins.append(Faulty(origin))
         return origins[0]
 
-    monkeypatch.setattr(client_app, "Host", partial(Host, slow=slow))
+    monkeypatch.setattr(hosts, "Host", partial(Host, slow=slow))
     assert not reply("train", to_train(small(), 1, 3), file, partition_id=2).has_error()
     origins[0].gone_after = 0
     failed = reply("train", to_train(small(), 2, 3), file, partition_id=2)
@@ -165,7 +166,7 @@ def test_files_that_are_no_images_are_the_clients_failure_and_not_the_users(
         faulty.spoilt = {sample: (cut_short, float("inf")) for sample in range(len(origin))}
         return faulty
 
-    monkeypatch.setattr(client_app, "Host", partial(Host, slow=slow))
+    monkeypatch.setattr(hosts, "Host", partial(Host, slow=slow))
     failed = reply("train", to_train(small(), 1, 3), file, partition_id=2)
     assert failed.has_error()
     assert "is no image" in failed.error.reason

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients import device as device_module
+from clients import datapath
 from clients.central import Central
 from clients.client_cache import staged_tag
 from clients.client_data import Slow
@@ -696,11 +696,11 @@ def test_staging_that_hangs_is_said_to_and_waited_for_again(
     origins[0].hangs_at = 0
     device.stage_in_background(1, 4)
     assert origins[0].hanging.wait(60)
-    monkeypatch.setattr(device_module, "STALL_LIMIT_S", 0.01)
+    monkeypatch.setattr(datapath, "STALL_LIMIT_S", 0.01)
     for _ in range(2):
         with pytest.raises(StallError, match=r"staging has not ended for 0\.01 s"):
             device.train(arrays, 1, 4)
-    monkeypatch.setattr(device_module, "STALL_LIMIT_S", 60.0)
+    monkeypatch.setattr(datapath, "STALL_LIMIT_S", 60.0)
     origins[0].released.set()
     assert device.train(arrays, 1, 4).meter.staged == AT_ONCE
 

@@ -12,7 +12,7 @@ from fedio.config import Experiment
 from fedio.costs import Phases
 from fedio.output import dumps, write_text
 from fedio.protocol import Meter
-from fedio.runs import Row
+from fedio.runs import CLOCK_KEYS, Row
 
 PHASES = tuple(field.name for field in fields(Phases))
 COUNTS = tuple(field.name for field in fields(Meter) if field.type != "list[int]")
@@ -82,7 +82,8 @@ def write_run(
     }  # fmt: skip
     total: Row = {
         "schema": 1, "name": config.name, "arm": config.arm, "seed": config.seed,
-        "rounds": len(rounds) - 1, "virtual_s": rounds[-1]["end_s"], "io_to_compute": 1.25,
+        "rounds": len(rounds) - 1, CLOCK_KEYS[config.engine.clock]: rounds[-1]["end_s"],
+        "io_to_compute": 1.25,
         "holdout": {"accuracy": [None] * everyone, "samples": [0] * everyone},
     }  # fmt: skip
     write_text(path / "config.toml", config.to_toml())
@@ -91,6 +92,93 @@ def write_run(
     write_text(path / "clients.jsonl", "".join(dumps(row) + "\n" for row in clients or []))
     write_text(path / "summary.json", dumps(total | summary))
     return path
+
+
+def wall_row(
+    server_round: int, client: int, outcome: str = "counted", error: float = 0.0, **changes: Any
+) -> Row:
+    """Return a row of an emulated run's `clients.jsonl`.
+
+    A participation of 10 s; the virtual clock says more by `error` of each of its phases.
+    """
+    row = client_row(server_round, client, outcome)
+    measured = {"download_s": 1.0, "origin_s": 2.0, "cache_s": 0.5, "decode_s": 1.0,
+                "write_s": 0.5, "stall_s": 2.0, "compute_s": 6.0, "upload_s": 1.0,
+                "duration_s": 10.0}  # fmt: skip
+    if outcome == "failed":
+        measured = dict.fromkeys(measured)  # type: ignore[arg-type]
+    else:
+        virtual = {f"virtual_{name}": value * (1 + error) for name, value in measured.items()}
+        measured |= virtual | {"behind_s": 0.0, "flower_s": 3.0}
+    return row | measured | changes
+
+
+def write_emulated(path: Path, rounds: int = 12, clients: int = 8, **changes: Any) -> Path:
+    """Write an emulated run in which everything happens: lateness, faults, a host too slow."""
+    config = experiment(clients=clients, engine={"clock": "wall"}, **changes)
+    rng = np.random.default_rng(5)
+    now_s, rows, everyone = 0.0, [round_row(0, 0.0, 0.1)], []
+    for server_round in range(1, rounds + 1):
+        selected = sorted(map(int, rng.choice(clients, min(5, clients), replace=False)))
+        cohort = [_emulated(server_round, client, now_s, rng) for client in selected]
+        done = sorted(row["duration_s"] for row in cohort if row["duration_s"] is not None)
+        length_s = done[-2]
+        for row in cohort:
+            if row["duration_s"] is not None and row["duration_s"] > length_s:
+                row["outcome"] = "late"
+        of = {name: [row["client"] for row in cohort if row["outcome"] == name]
+              for name in ("counted", "late", "failed")}  # fmt: skip
+        start_s, now_s = now_s, now_s + length_s
+        rows.append(
+            round_row(server_round, now_s, 0.1 + 0.05 * server_round, start_s=start_s,
+                      selected=selected, **of)
+        )  # fmt: skip
+        everyone += cohort
+    return write_run(path, config, rows, everyone)
+
+
+def _emulated(server_round: int, client: int, start_s: float, rng: np.random.Generator) -> Row:
+    """Return a participation on one of three classes of device, some of them struck."""
+    device = ("phone-low", "phone-mid", "phone-high")[client % 3]
+    struck = [name for name, rate in (("kill", 0.05), ("stop", 0.1)) if rng.random() < rate]
+    if "kill" in struck:
+        return wall_row(server_round, client, "failed", device=device, faults=struck)
+    row = wall_row(server_round, client, device=device, faults=struck)
+    slowness = (3.0, 2.0, 1.0)[client % 3]
+    for key in (*PHASES, "duration_s"):
+        row[key] *= slowness * float(rng.lognormal(0, 0.05)) * (3 if struck else 1)
+        row[f"virtual_{key}"] = row[key] * float(rng.normal(1.02, 0.05))
+    row["duration_s"] = sum(row[f"{one}_s"] for one in ("download", "stall", "compute", "upload"))
+    row["behind_s"] = 0.2 * row["duration_s"] if rng.random() < 0.1 else 0.0
+    return row | {"arrival_s": start_s + row["duration_s"]}
+
+
+def telemetry_rows() -> list[Row]:
+    """Return a short run's telemetry: a SuperLink, and a device that was started again."""
+    return [
+        {"what": "begin", "wall_s": 0.0, "began_s": 1e9, "date": "2001-09-09T01:46:40+00:00"},
+        {"what": "started", "wall_s": 1.0, "kind": "device", "client": 0, "pid": 7, "took_s": 0.4},
+        process_row(2.0, 5, "superlink", user_s=1.0, pss_bytes=150_000_000),
+        process_row(2.0, 7, "device", user_s=1.0, pss_bytes=10_000_000, read_bytes=1_000_000),
+        {"what": "host", "wall_s": 2.0, "telemetry_share": 0.01},
+        process_row(3.0, 7, "device", user_s=3.0, read_bytes=2_000_000, written_bytes=4_000),
+        {"what": "ended", "wall_s": 3.5, "kind": "device", "client": 0, "pid": 7, "code": -9},
+        {"what": "started", "wall_s": 4.0, "kind": "device", "client": 0, "pid": 9, "took_s": 0.6},
+        process_row(5.0, 5, "superlink", user_s=1.25, system_s=0.25, pss_bytes=100_000_000),
+        process_row(5.0, 9, "device", user_s=4.0, pss_bytes=400_000_000, read_bytes=1_000_000),
+        {"what": "host", "wall_s": 5.0, "telemetry_share": 0.004},
+    ]
+
+
+def process_row(wall_s: float, pid: int, kind: str, **changes: Any) -> Row:
+    """Return what a process used, as telemetry writes it down."""
+    row: Row = {
+        "what": "process", "wall_s": wall_s, "pid": pid, "kind": kind,
+        "client": 0 if kind == "device" else None, "born_s": 0.5 + pid, "user_s": 0.0,
+        "system_s": 0.0, "children_s": 0.0, "threads": 1, "rss_bytes": 1_000_000, "read_bytes": 0,
+        "written_bytes": 0, "read_calls": 0, "write_calls": 0,
+    }  # fmt: skip
+    return row | changes
 
 
 def draw_run(path: Path, arm: str, seed: int, rounds: int = 40, **size: int) -> Path:

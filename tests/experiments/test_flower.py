@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.engines import flower, inline
-from experiments.engines import superlink as launcher
+from experiments.engines import flower, hermetic, inline
+from experiments.engines.superlink import superlink
 from fedio.config import Experiment
 from fedio.errors import InputError, RunError
 from fedio.home import home_of, run_name
@@ -54,6 +54,18 @@ class Stuck(Uniform):
             pipe.write("asked")
         with open(self.never) as pipe:
             pipe.read()
+"""
+
+SECOND_TIME = """#!{python}
+import pathlib, signal, socket, sys
+
+asked, port = pathlib.Path("{asked}"), sys.argv[-1]
+before = asked.read_text() if asked.exists() else ""
+asked.write_text(f"{{before}} {{port}}")
+if not before:
+    sys.exit("[errno 98] error while attempting to bind: address already in use")
+with socket.create_server(("127.0.0.1", int(port))):
+    signal.pause()
 """
 
 
@@ -215,7 +227,7 @@ def test_whatever_ends_it_ends_all_that_it_started(
 def test_flwr_run_by_hand_works_from_a_checkout(tiny: Tiny, tiny_file: Path, outside: Path) -> None:
     federation = "num-supernodes=6 client-resources-num-cpus=1 init-args-num-cpus=1"
     overrides = r"rounds.rounds=2\nseed=3"
-    with launcher.superlink() as link:
+    with superlink() as link:
         run_id = link.start(
             CHECKOUT, federation, f'experiment="{tiny_file}" overrides="{overrides}"'
         )
@@ -237,8 +249,8 @@ def test_a_superlink_that_does_not_start_says_why(
     program = tmp_path / "flower-superlink"
     program.write_text("#!/bin/sh\nsleep 600 &\necho no licence to start\nexit 1\n")
     program.chmod(0o700)
-    monkeypatch.setattr(launcher, "_program", lambda _: str(program))
-    with pytest.raises(RunError, match="no licence to start"), launcher.superlink():
+    monkeypatch.setattr(hermetic, "program", lambda _: str(program))
+    with pytest.raises(RunError, match="no licence to start"), superlink():
         pytest.fail("it did start")
 
 
@@ -246,7 +258,7 @@ def test_flowers_programs_come_from_this_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(InputError, match="no flower-superlink beside"), launcher.superlink():
+    with pytest.raises(InputError, match="no flwr beside"), superlink():
         pytest.fail("it did start")
 
 
@@ -274,6 +286,47 @@ def test_an_error_that_is_not_of_the_app_shows_the_end_of_the_log() -> None:
     assert "unknown error" in str(error).splitlines()[0]
     assert str(error).endswith("line 99")
     assert "line 1\n" not in str(error)
+
+
+@pytest.mark.parametrize("what", ["Simulation", "ServerApp"])
+@pytest.mark.parametrize("kind", [InputError, RunError])
+def test_an_error_of_ours_comes_back_as_what_it_was(what: str, kind: type[Exception]) -> None:
+    log = f"Traceback\nfedio.errors.{kind.__name__}: first\nsecond\n"
+    details = f"{what} failed with exception: first\nsecond"
+    error = flower.failure("finished:failed", details, log)
+    assert type(error) is kind
+    assert str(error) == "first\nsecond"
+
+
+def test_a_server_that_nobody_hears_of_is_said_in_one_line() -> None:
+    error = flower.failure("finished:failed", "No heartbeat received from the task", "line\nline\n")
+    assert isinstance(error, RunError)
+    assert "\n" not in str(error)
+    assert "ServerApp ended before the run did" in str(error)
+
+
+def test_a_superlink_whose_port_is_taken_tries_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "flower-superlink"
+    program.write_text(SECOND_TIME.format(python=sys.executable, asked=tmp_path / "asked"))
+    program.chmod(0o700)
+    monkeypatch.setattr(hermetic, "program", lambda _: str(program))
+    with superlink() as link:
+        first, second = (tmp_path / "asked").read_text().split()
+        assert first != second
+        assert link.address == f"127.0.0.1:{second}"
+
+
+def test_a_superlink_that_never_finds_a_port_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "flower-superlink"
+    program.write_text("#!/bin/sh\necho 'bind: [errno 98] address already in use'\nexit 3\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(hermetic, "program", lambda _: str(program))
+    with pytest.raises(RunError, match="found its port taken 5 times"), superlink():
+        pytest.fail("it did start")
 
 
 def test_a_run_lives_beside_its_config_and_another_file_names_no_place(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
-from matplotlib.patches import Rectangle
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.patches import PathPatch, Rectangle
 
 from experiments import plots
+from experiments.drawing import PHASES
 from experiments.figures import group_by_arm
 from fedio.errors import InputError
 from fedio.runs import Run, read_run
@@ -19,6 +23,7 @@ from tests.experiments.synthetic_runs import (
     draw_run,
     experiment,
     round_row,
+    write_emulated,
     write_run,
 )
 
@@ -37,9 +42,10 @@ def evaluated(path: Path, seed: int, rounds: list[tuple[float, float | None]]) -
     return read_run(write_run(path, experiment(seed=seed), rows))
 
 
-def test_four_plots_as_png_and_svg(drawn: list[Run], tmp_path: Path) -> None:
+def test_plots_as_png_and_svg(drawn: list[Run], tmp_path: Path) -> None:
     files = plots.write(drawn, tmp_path / "new" / "plots", target=0.3)
-    names = [f"{name}.{end}" for name in ("accuracy", "phases", "hits", "selection")
+    timelines = ("timeline-uniform+lru", "timeline-oort+static")
+    names = [f"{name}.{end}" for name in ("accuracy", "phases", "hits", "selection", *timelines)
              for end in ("png", "svg")]  # fmt: skip
     assert [file.name for file in files] == names
     for file in files:
@@ -164,6 +170,113 @@ def test_selection_is_sorted_by_how_often(tmp_path: Path) -> None:
     line = plots.selection(group_by_arm([run])).axes[0].lines[0]
     assert list(line.get_ydata()) == [3, 2, 1, 0, 0]  # the last closes the step
     assert line.get_label() == "uniform+lru: 75.0% of clients, Jain 0.64"  # 36 / (4 * 14)
+
+
+def segments(axes: Axes) -> list[list[tuple[float, float, float]]]:
+    """Return (line, from, to) of the boxes of each shape, in the order in which they were drawn."""
+    shapes = []
+    for patch in axes.patches:
+        assert isinstance(patch, PathPatch)
+        corners = patch.get_path().vertices.reshape(-1, 5, 2)
+        shapes.append(
+            [
+                (float(box[:, 1].mean().round()), float(box[:, 0].min()), float(box[:, 0].max()))
+                for box in corners
+            ]
+        )
+    return shapes
+
+
+def marks(axes: Axes) -> dict[str, list[tuple[float, float]]]:
+    return {
+        str(line.get_label()): [(float(x), float(y)) for x, y in line.get_xydata()]
+        for line in axes.lines
+    }
+
+
+def test_a_timeline_has_each_phase_from_the_start_of_the_round(tmp_path: Path) -> None:
+    rounds = [
+        round_row(0, 0.0, 0.1),
+        round_row(1, 10.0, 0.2, selected=[3, 5, 8], counted=[3], late=[5], failed=[8]),
+        round_row(2, 30.0, 0.3, start_s=10.0, selected=[3], counted=[3]),
+    ]
+    took = {"download_s": 1.0, "stall_s": 2.0, "compute_s": 3.0, "upload_s": 4.0}
+    clients = [
+        client_row(1, 3, duration_s=10.0, **took),
+        client_row(1, 5, "late", duration_s=20.0, **{key: 2 * took[key] for key in took}),
+        client_row(1, 8, "failed", faults=["kill"]),
+        client_row(2, 3, duration_s=10.0, faults=[], **took),
+    ]
+    run = read_run(write_run(tmp_path / "run", experiment(clients=9), rounds, clients))
+    axes = plots.timeline(run).axes[0]
+    counted, late = segments(axes)[:4], segments(axes)[4:]
+    assert counted == [
+        [(0, 0, 1), (0, 10, 11)], [(0, 1, 3), (0, 11, 13)],
+        [(0, 3, 6), (0, 13, 16)], [(0, 6, 10), (0, 16, 20)],
+    ]  # fmt: skip
+    assert late == [[(1, 0, 2)], [(1, 2, 6)], [(1, 6, 12)], [(1, 12, 20)]]
+    colours = [patch.get_facecolor()[:3] for patch in axes.patches]
+    assert colours == [to_rgb(colour) for _, colour in PHASES.values()] * 2
+    assert axes.patches[4].get_alpha() < axes.patches[0].get_alpha()
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["3", "5", "8"]
+    found = marks(axes)
+    assert set(found) == {"late", "failed", "fault"}
+    assert (found["late"], found["failed"]) == ([(20, 1)], [(0, 2)])
+    (struck,) = found["fault"]
+    assert struck[0] == 0
+    assert 1.5 < struck[1] < 2
+    (ends,) = (one for one in axes.collections if isinstance(one, LineCollection))
+    assert [segment[0][0] for segment in ends.get_segments()] == [10, 30]
+    assert axes.get_xlabel().startswith("virtual time (s)")
+    assert axes.get_title() == ""
+
+
+def test_who_is_told_to_cancel_ends_with_the_round_and_who_left_at_no_known_time(
+    tmp_path: Path,
+) -> None:
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 10.0, 0.2, late=[0], left=[1])]
+    took = {"compute_s": 25.0, "duration_s": 25.0}
+    clients = [client_row(1, 0, "late", **took), client_row(1, 1, "left", **took)]
+    config = experiment(rounds={"cohort": 2, "rounds": 5, "late": "cancel"})
+    axes = plots.timeline(read_run(write_run(tmp_path / "run", config, rounds, clients))).axes[0]
+    assert segments(axes)[2] == [(0, 0, 10)]
+    assert marks(axes) == {"late": [(10, 0)], "left": [(0, 1)]}
+
+
+def test_long_timelines_are_cut_to_what_is_readable_and_say_so(tmp_path: Path) -> None:
+    shape = {"rounds": 35, "clients": 60, "cohort": 10}
+    run = read_run(draw_run(tmp_path / "run", "uniform+lru", 0, **shape))
+    axes = plots.timeline(run).axes[0]
+    shown = [int(text.get_text()) for text in axes.get_yticklabels()]
+    first = [row for row in run.clients if row["round"] <= 30]
+    times = Counter(row["client"] for row in first)
+    assert len(shown) == 40
+    assert shown == sorted(shown)
+    assert min(times[client] for client in shown) >= max(
+        times[client] for client in times if client not in shown
+    )
+    assert axes.get_title() == (
+        f"the first 30 of 35 rounds; 40 of the {len(times)} clients in them, most often selected"
+    )
+    (ends,) = (one for one in axes.collections if isinstance(one, LineCollection))
+    assert len(ends.get_segments()) == 30
+    assert axes.get_xlim()[1] < 1.05 * run.rounds[30]["end_s"] / 60
+
+
+def test_a_run_in_which_nobody_trained_has_a_timeline_too(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", experiment(), [round_row(0, 0.0, 0.1)]))
+    assert len(plots.timeline(run).axes[0].patches) == 0
+
+
+def test_seconds_of_devices_are_called_so(tmp_path: Path) -> None:
+    run = read_run(write_emulated(tmp_path / "run"))
+    arms = group_by_arm([run])
+    for figure in (plots.accuracy(arms, 0.5), plots.phases(arms), plots.timeline(run)):
+        assert figure.axes[0].get_xlabel().startswith("device time")
+    drawn_twice = [plots.write([run], tmp_path / name) for name in ("first", "second")]
+    assert "clock-error.svg" in {file.name for file in drawn_twice[0]}
+    first, second = ([file.read_bytes() for file in files] for files in drawn_twice)
+    assert first == second
 
 
 def test_a_folder_that_cannot_be_written(drawn: list[Run], tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ from experiments import report
 from experiments.columns import tables
 from experiments.figures import compare_json
 from fedio.errors import InputError
-from fedio.runs import Run, read_run
+from fedio.output import dumps
+from fedio.runs import TELEMETRY_FILE, Run, read_run
 from tests.experiments.synthetic_runs import (
     client_row,
     experiment,
     round_row,
     staged_row,
+    telemetry_rows,
+    write_emulated,
     write_run,
 )
 
@@ -74,7 +77,7 @@ def test_the_report_is_one_file_with_everything(runs: list[Run], tmp_path: Path)
     columns = [column for group in tables(comparison["arms"]).values() for column in group]
     page = Page(path.read_text(encoding="utf-8"))
     assert page.open == []
-    assert len(page.references) == 4
+    assert len(page.references) == 4 + len(runs)  # and a timeline of each arm
     assert all(one.startswith("data:image/svg+xml;base64,") for one in page.references)
     text = " ".join("".join(page.texts).split())
     for expected in (
@@ -114,6 +117,49 @@ def test_staging_is_explained_and_listed_where_there_is_some(
     assert "the clients of the next one are named" in with_staging
     assert "Staged for round 2 by who was idle" in with_staging
     assert "3 12.5 s 6.2 s 160 20 30 2.5 MB 120 MB" in with_staging
+
+
+def test_only_the_first_seed_of_an_arm_has_a_timeline(runs: list[Run], tmp_path: Path) -> None:
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 20.0, None)]
+    config = experiment("uniform+lru", seed=1)
+    more = [*runs, read_run(write_run(tmp_path / "more", config, rounds))]
+    path = report.write(more, tmp_path / "out", compare_json(more))
+    assert len(Page(path.read_text(encoding="utf-8")).references) == 4 + 2
+
+
+def test_emulated_runs_are_told_with_clock_error_faults_and_processes(tmp_path: Path) -> None:
+    run = read_run(write_emulated(tmp_path / "run"))
+    with (run.path / TELEMETRY_FILE).open("w") as file:
+        file.writelines(dumps(row) + "\n" for row in telemetry_rows())
+    comparison = compare_json([run])
+    path = report.write([run], tmp_path / "out", comparison)
+    page = Page(path.read_text(encoding="utf-8"))
+    assert page.open == []
+    assert len(page.references) == 4 + 1 + 1
+    text = " ".join(" ".join(page.texts).split())
+    for expected in (
+        "Seconds are device time", "The virtual clock's error", "The same by device",
+        "Faults on purpose kill", "Faults on purpose", "superlink 1 100 MB 1.50 s 0.00 s",
+        "device 2 400 MB 7.00 s 0.00 s 3 MB 4 kB 0.50 s 1", "Telemetry took 0.4% of a core",
+    ):  # fmt: skip
+        assert expected.replace(" kill", "") in text
+    assert "Seconds are virtual" not in text
+    assert " kill " in text
+
+
+def test_telemetry_is_exported_as_a_third_table(tmp_path: Path) -> None:
+    run = read_run(write_emulated(tmp_path / "run"))
+    with (run.path / TELEMETRY_FILE).open("w") as file:
+        file.writelines(dumps(row) + "\n" for row in telemetry_rows())
+    for form, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+        files = report.export([run], tmp_path / form, form)
+        assert [file.name for file in files] == [
+            f"rounds.{form}", f"clients.{form}", f"telemetry.{form}",
+        ]  # fmt: skip
+        frame = read(files[-1])
+        assert list(frame["what"]) == [row["what"] for row in telemetry_rows()]
+        devices = frame[(frame["what"] == "process") & (frame["kind"] == "device")]
+        assert list(devices["read_bytes"].dropna()) == [1_000_000, 2_000_000, 1_000_000]
 
 
 def test_what_comes_from_runs_is_escaped(runs: list[Run], tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.experiments.synthetic_runs import (
     experiment,
     round_row,
     staged_row,
+    wall_row,
     write_run,
 )
 
@@ -37,7 +38,7 @@ ARM_KEYS = {
 
 # Columns that are left out where they say nothing.
 OPTIONAL = {"reads", "cached", "stages", "staged", "stall", "effective", "skipped"}
-OPTIONAL |= {"aggregates", "per step", "steps", "late", "left"}
+OPTIONAL |= {"aggregates", "per step", "steps", "late", "left", "slow"}
 
 
 def evaluated(path: Path, accuracies: list[float | None], **config: Any) -> Run:
@@ -370,6 +371,68 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     other = evaluated(tmp_path / "other", [0.1], arm="b", training={"lr": 0.5})
     with pytest.raises(InputError, match=r"training\.lr"):
         group_by_arm([a, other])
+
+
+def test_runs_by_different_clocks_are_refused_in_one_line(tmp_path: Path) -> None:
+    def run(name: str, seed: int, **config: Any) -> Run:
+        return evaluated(tmp_path / name, [0.1, 0.2], seed=seed, **config)
+
+    virtual, wall = run("a", 0), run("b", 1, engine={"clock": "wall"})
+    with pytest.raises(InputError, match=r"virtual time and .* device time at pace 'profile'; "):
+        compare_json([virtual, wall])
+    hurried = run("c", 2, engine={"clock": "wall"}, emulation={"pace": "none"})
+    with pytest.raises(InputError, match="at pace 'none'; they do not compare: report them apart"):
+        compare_json([wall, hurried])
+    watched = run("d", 3, engine={"clock": "wall"}, emulation={"telemetry_s": 5.0})
+    assert compare_json([wall, watched])["clock"] == "wall"
+
+
+def test_device_time_is_called_so_and_who_could_not_keep_up_is_counted(tmp_path: Path) -> None:
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 20.0, 0.5), round_row(2, 50.0, 0.5)]
+    clients = [
+        wall_row(1, 0),
+        wall_row(1, 1, behind_s=0.5),  # just kept up
+        wall_row(1, 2, behind_s=0.51),
+        wall_row(2, 3, "failed"),
+    ]
+    config = experiment(engine={"clock": "wall"})
+    run = read_run(write_run(tmp_path / "run", config, rounds, clients))
+    comparison = compare_json([run])
+    (arm,) = comparison["arms"]
+    assert comparison["clock"] == "wall"
+    assert (arm["device_s"], arm["round_s"]) == (50.0, 25.0)
+    assert "virtual_s" not in arm
+    assert arm["behind_share"] == pytest.approx(1 / 3)
+    lines = lines_of(comparison)
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "All seconds are device time" in text
+    assert "seconds are virtual" not in text
+    assert "uniform+lru 25.0 s 33.3%" in text
+
+
+def test_faults_and_what_became_of_those_they_struck_are_listed(tmp_path: Path) -> None:
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 20.0, 0.5)]
+    clients = [
+        client_row(1, 0, "failed", faults=["kill"]),
+        client_row(1, 1, "late", faults=["slow_storage", "stop"]),
+        client_row(1, 2, faults=["slow_storage"]),
+        client_row(1, 3, faults=[]),
+    ]
+    comparison = compare_json(
+        [read_run(write_run(tmp_path / "run", experiment(), rounds, clients))]
+    )
+    assert comparison["faults"] == {
+        "kill": {"injected": 1, "outcomes": {"failed": 1}},
+        "slow_storage": {"injected": 2, "outcomes": {"counted": 1, "late": 1}},
+        "stop": {"injected": 1, "outcomes": {"late": 1}},
+    }
+    assert "slow storage 2 1 counted, 1 late" in " ".join(" ".join(lines_of(comparison)).split())
+    assert "clock_error" not in comparison
+    spared = read_run(write_run(tmp_path / "spared", experiment(), rounds, clients[3:]))
+    assert "none struck" in " ".join(lines_of(compare_json([spared])))
+    plain = read_run(write_run(tmp_path / "plain", experiment(), rounds))
+    assert "faults" not in compare_json([plain])
 
 
 def test_table_shows_every_figure_within_eighty_columns(tmp_path: Path) -> None:

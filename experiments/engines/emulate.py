@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import psutil
+
 from experiments.engines.certificates import make_certificates
 from experiments.engines.devices import Devices
 from experiments.engines.flower import COMPLETED, failure, write_app
@@ -20,6 +22,7 @@ from experiments.engines.superlink import NAME, SuperLink
 from experiments.engines.supernodes import SuperNodes
 from experiments.engines.supervision import DEVICE, NODE, Supervision
 from experiments.telemetry import Telemetry, Watched
+from experiments.units import size
 from fedio.config import Experiment
 from fedio.errors import InputError
 from fedio.flower_internals import check_version
@@ -33,6 +36,8 @@ CLIENT_APP = "clients.client_app:app"
 # Flower's processes give way to devices, and look for work less often than they could.
 NICE = 5
 POLL_S = 0.5
+# What a client's device, SuperNode and their helpers hold (PSS), without a ClientApp at work.
+CLIENT_BYTES = 250_000_000
 
 
 def run(
@@ -55,6 +60,7 @@ def run(
         RunError: the run failed.
     """
     check(experiment)
+    check_memory(experiment.data.clients)
     inherited = [] if folder.lock is None else [folder.lock]
     with cleared(folder, keep_caches=experiment.cache.keep):
         with (
@@ -107,6 +113,20 @@ def check(experiment: Experiment) -> None:
     if experiment.engine.clock != "wall":
         raise InputError("emulation goes by the wall clock; set engine.clock=wall")
     check_version()
+
+
+def check_memory(clients: int) -> None:
+    """Check that the processes of so many clients fit into this machine.
+
+    Raises:
+        InputError: they do not, even if nothing else is there.
+    """
+    needed_bytes, there_bytes = clients * CLIENT_BYTES, psutil.virtual_memory().total
+    if needed_bytes > there_bytes:
+        raise InputError(
+            f"{clients} clients as processes take about {size(needed_bytes)} of memory, and this "
+            f"machine has {size(there_bytes)}; emulate fewer (data.clients)"
+        )
 
 
 def timed(experiment: Experiment) -> Experiment:

@@ -236,6 +236,12 @@ def test_caches_in_memory_and_virtual_time_are_refused(tiny: Tiny, tmp_path: Pat
         emulate.run(virtual, RunFolder.create(tmp_path / "virtual", virtual))
 
 
+def test_more_clients_than_memory_are_refused(tiny: Tiny, tmp_path: Path) -> None:
+    many = emulate.timed(tiny("data.clients=1000000"))
+    with pytest.raises(InputError, match=r"1000000 clients .* take about 250 TB of memory"):
+        emulate.run(many, RunFolder.create(tmp_path / "run", many))
+
+
 @pytest.mark.parametrize(
     "command", [["run"], ["run", "--engine", "flower"], ["compare"]], ids=" ".join
 )

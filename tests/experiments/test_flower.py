@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -303,6 +304,16 @@ def test_a_server_that_nobody_hears_of_is_said_in_one_line() -> None:
     assert isinstance(error, RunError)
     assert "\n" not in str(error)
     assert "ServerApp ended before the run did" in str(error)
+
+
+def test_a_process_listens_on_a_port_only_if_it_does_itself() -> None:
+    with socket.create_server((hermetic.HOST, 0)) as server:
+        port = server.getsockname()[1]
+        assert hermetic.listens(os.getpid(), port)
+        assert not hermetic.listens(os.getppid(), port)
+        with socket.create_connection((hermetic.HOST, port)) as client:
+            assert not hermetic.listens(os.getpid(), client.getsockname()[1])
+    assert not hermetic.listens(os.getpid(), port)
 
 
 def test_a_superlink_whose_port_is_taken_tries_another(

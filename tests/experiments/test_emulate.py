@@ -37,7 +37,7 @@ from fedio.runs import CACHES_FOLDER, TELEMETRY_FILE, Run, RunFolder, read_run
 Tiny = Callable[..., Experiment]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 # One round after the other, with nobody left out: nothing depends on who is faster.
 TIMELESS = ("rounds.over_commitment=1.0", "arms.one.selector='uniform'", "emulation.pace='none'")
 

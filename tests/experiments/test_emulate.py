@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -33,11 +28,10 @@ from fedio.config import Experiment
 from fedio.errors import InputError, RunError
 from fedio.loading import find, load
 from fedio.runs import CACHES_FOLDER, TELEMETRY_FILE, Run, RunFolder, read_run
+from tests.experiments.emulations import PATIENCE_S, emulating, rounds_written, wait_for
 
 Tiny = Callable[..., Experiment]
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 300.0
 # One round after the other, with nobody left out: nothing depends on who is faster.
 TIMELESS = ("rounds.over_commitment=1.0", "arms.one.selector='uniform'", "emulation.pace='none'")
 
@@ -55,39 +49,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     shutil.rmtree(path)
 
 
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def rounds_written(run: Path) -> int:
-    file = run / "rounds.jsonl"
-    return file.read_text().count("\n") if file.is_file() else 0
-
-
 def hits(run: Run) -> list[tuple[int, int, int, int]]:
     """Return by participation what does not depend on time."""
     keys = ("round", "client", "requests", "hits")
     return sorted(tuple(row[key] for key in keys) for row in run.clients)  # type: ignore[misc]
-
-
-@contextmanager
-def emulating(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `fedio emulate` as a process of its own."""
-    command = "import sys, experiments.cli; sys.exit(experiments.cli.main())"
-    with subprocess.Popen(  # noqa: S603 - a fixed command
-        [sys.executable, "-c", command, "emulate", *arguments],
-        env=os.environ | {"PYTHONPATH": str(CHECKOUT), "TMPDIR": str(temporary)},
-        # Who runs the tests in the background may ignore it, and children inherit that.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.slow

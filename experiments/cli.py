@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from experiments import board, commands
+from experiments import board, commands, running
 from experiments.logs import quiet
 from experiments.probe.options import add_options as add_probe
 from fedio.errors import InputError, RunError
@@ -74,16 +74,14 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(command=command)
         return made
 
-    _add_run(add("run", commands.run, "Run one arm of an experiment."))
+    _add_run(add("run", running.run, "Run one arm of an experiment."))
     _add_emulate(
-        add("emulate", commands.run, "Run one arm as real processes on this machine, in real time.")
+        add("emulate", running.run, "Run one arm as real processes on this machine, in real time.")
     )
     device = add("device", board.run, "Be one client alone, for a SuperLink on another machine.")
     _add_experiment(device)
     board.add_options(device)
-    _add_compare(
-        add("compare", commands.compare, "Run the arms of an experiment and compare them.")
-    )
+    _add_compare(add("compare", running.compare, "Run the arms of an experiment and compare them."))
     _add_report(add("report", commands.report, "Make the table and the report from run folders."))
     _add_plot(add("plot", commands.plot, "Draw the plots from run folders."))
     _add_data(
@@ -140,7 +138,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _add_emulate(parser: argparse.ArgumentParser) -> None:
     _add_experiment(parser)
-    parser.set_defaults(engine=commands.EMULATE)
+    parser.set_defaults(engine=running.EMULATE)
     parser.add_argument(
         "--clients",
         type=_count,

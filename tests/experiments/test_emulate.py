@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments import commands
+from experiments import terminal
 from experiments.cli import main
 from experiments.engines import emulate, inline, supernodes
 from experiments.engines.certificates import make_certificates, make_node_key
@@ -246,7 +246,7 @@ def test_the_command_hands_the_engine_what_was_asked_for(
     asked: list[tuple[Experiment, bool]] = []
 
     def run(experiment: Experiment, folder: RunFolder, *, tls: bool, say: object) -> None:
-        assert say is commands._say
+        assert say is terminal.say
         asked.append((load(folder.path / "config.toml"), tls))
         assert asked[-1][0].digest == experiment.digest
         raise KeyboardInterrupt

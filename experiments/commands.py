@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.table import Table
@@ -30,6 +30,7 @@ from experiments.terminal import (
     print_names,
     print_rows,
     progress_console,
+    say,
     write_file,
     write_json,
 )
@@ -170,9 +171,8 @@ def probe(options: argparse.Namespace) -> None:
         raise InputError(f"--out and --json are both {options.out}; name another file")
     check_file(options.json)
     check_file(options.out)
-
     if options.verify:
-        _verify(options, say)
+        _verify(options)
         return
     found = probes.probe(wanted_of(options), say)
     probes.print_probe(out_console, found)
@@ -185,7 +185,7 @@ def probe(options: argparse.Namespace) -> None:
     write_json(options.json, {"schema": 1, "path": str(options.folder), **found.to_dict()})
 
 
-def _verify(options: argparse.Namespace, say: Callable[[str], None]) -> None:
+def _verify(options: argparse.Namespace) -> None:
     """Compare the virtual clock with this machine."""
     if options.out:
         raise InputError("--verify writes no profile: leave --out away")

@@ -13,6 +13,7 @@ VERSION = 1
 
 HEADER_LIMIT_BYTES = 2**24
 BODY_LIMIT_BYTES = 2**31
+CHUNK_BYTES = 1 << 20
 
 _MAGIC = b"fdio"
 _PREFIX = struct.Struct(">4sIQ")  # the magic, and how long header and body are
@@ -88,11 +89,11 @@ def _check_size(header_bytes: int, body_bytes: int) -> None:
 
 
 def _receive(connection: socket.socket, size_bytes: int) -> bytes:
-    received = bytearray(size_bytes)
-    rest = memoryview(received)
-    while rest:
-        count = connection.recv_into(rest)
-        if not count:
+    # It grows with what comes: who only announces a lot takes no memory.
+    received = bytearray()
+    while len(received) < size_bytes:
+        some = connection.recv(min(size_bytes - len(received), CHUNK_BYTES))
+        if not some:
             raise EOFError("the other end closed the connection")
-        rest = rest[count:]
+        received += some
     return bytes(received)

@@ -1,8 +1,8 @@
 """The zygote: it has imported everything that a device needs, and forks devices on command.
 
 `python -m clients.zygote CONFIG_FILE FOLDER`: the config of a run folder, in which devices keep
-their caches, and a folder for their sockets, `PARTITION.sock`. Commands are lines of JSON on the
-standard input, events lines of JSON on the standard output:
+their caches, and a folder of its user alone for their sockets, `PARTITION.sock`. Commands are lines
+of JSON on the standard input, events lines of JSON on the standard output:
 
     {"start": 3}
     {"ready": true}
@@ -248,7 +248,6 @@ def main() -> int:
     logging.captureWarnings(capture=True)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o077:
             raise InputError(f"others may enter {folder}: chmod 700 it")
         Zygote(load(config), config.parent, folder).run()

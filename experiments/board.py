@@ -33,6 +33,8 @@ CONNECTED = "SuperNode ID: "
 POLL_S = 0.2
 
 console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+# How Flower ends a SuperNode that the SuperLink does not let in.
+REFUSED = ("302", "303", "305")
 
 
 class _Told(BaseException):
@@ -117,9 +119,9 @@ def connection_of(options: argparse.Namespace) -> list[str]:
             "TLS needs --root-certificates FILE, the authority that the SuperLink's certificate "
             "is from; without TLS, say --insecure"
         )
-    given += ["--root-certificates", str(_file(options.root_certificates))]
+    given += ["--root-certificates", str(_file(options.root_certificates, "BEGIN CERTIFICATE"))]
     if options.key is not None:
-        key = _file(options.key)
+        key = _file(options.key, "PRIVATE KEY")
         if key.stat().st_mode & 0o077:
             raise InputError(f"others can read the private key {key}: chmod 600 it")
         given += ["--auth-supernode-private-key", str(key)]
@@ -231,10 +233,15 @@ def _until_told() -> Iterator[None]:
 def _reason(words: str) -> str:
     """Return in one line why a SuperNode ended, if it says so: Flower does behind an exit code."""
     _, code, said = words.rpartition("Exit Code: ")
-    return " ".join(said.partition("For more information")[0].split()) if code else ""
+    reason = " ".join(said.partition("For more information")[0].split())
+    if reason.startswith(REFUSED):
+        reason += "; if it is there, does it take this key (flwr supernode register)?"
+    return reason if code else ""
 
 
-def _file(path: Path) -> Path:
+def _file(path: Path, holds: str) -> Path:
     if not path.is_file():
         raise InputError(f"there is no file {path}")
+    if holds.encode() not in path.read_bytes():
+        raise InputError(f"{path} holds no {holds}")
     return path.absolute()

@@ -142,9 +142,8 @@ def _add_emulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clients",
         type=_count,
-        required=True,
         metavar="N",
-        help="how many, each with processes of its own",
+        help="how many, each with processes of its own (the experiment's data.clients)",
     )
     parser.add_argument(
         "--tls", action="store_true", help="encrypt connections, and have nodes prove who they are"

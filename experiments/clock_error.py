@@ -69,17 +69,20 @@ def _components(row: Row, prefix: str) -> dict[str, float]:
 def clock_error(runs: Iterable[Run]) -> Row | None:
     """Return the virtual clock's error over all participations and by device, as JSON holds it.
 
-    Each group has its number of `participations`, of those that `cannot_keep_up` and that `faults`
-    struck, and for each component, of all others: its `share` of the measured duration on average,
-    the error's `mean`, `median` and 95th percentile `p95`, and its `bias`, the mean with its sign:
-    positive where the virtual clock says more. None where no run has both clocks.
+    `pace` is that of the runs, which is the same in all. Each group has its number of
+    `participations`, of those that `cannot_keep_up` and that `faults` struck, and for each
+    component, of all others: its `share` of the measured duration on average, the error's `mean`,
+    `median` and 95th percentile `p95`, and its `bias`, the mean with its sign: positive where the
+    virtual clock says more. None where no run has both clocks.
     """
+    runs = list(runs)
     everyone = list(timed(runs))
     if not everyone:
         return None
     devices = sorted({one.device for one in everyone})
     return {
         "kept_up_share": KEPT_UP_SHARE,
+        "pace": runs[0].experiment.emulation.pace,
         **_group(everyone),
         "devices": {
             name: _group([one for one in everyone if one.device == name]) for name in devices

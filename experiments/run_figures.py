@@ -97,7 +97,7 @@ def _shares_lost(run: Run) -> dict[str, float | None]:
     """Return which shares of the participations did not count, or did not go as on a device."""
     outcomes = Counter(row["outcome"] for row in run.clients)
     lost = {f"{why}_share": _ratio(outcomes[why], outcomes.total()) for why in ("late", "left")}
-    told = [row for row in run.clients if row.get("behind_s") is not None]
+    told = [row for row in run.clients if row.get("behind_s") is not None and not row.get("faults")]
     return lost | {"behind_share": _ratio(sum(map(is_behind, told)), len(told))}
 
 

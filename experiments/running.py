@@ -14,6 +14,7 @@ from experiments import telemetry
 from experiments.engines import ENGINES, emulate
 from experiments.figures import compare_json
 from experiments.fitting import fit
+from experiments.interrupts import ended_like_interrupts
 from experiments.progress import watch
 from experiments.table import number, percent, print_table, seconds
 from experiments.terminal import check_file, out_console, progress_console, say, write_json
@@ -36,12 +37,15 @@ from fedio.runs import (
 
 Engine = Callable[[Experiment, RunFolder], None]
 EMULATE = "emulate"
+MOST_CLIENTS = 10**6
 
 
 def run(options: argparse.Namespace) -> None:
     """Run one arm; `fedio emulate` is this with another engine."""
     experiment = experiment_of(options).for_arm(options.arm, options.seed)
     _check_clock(experiment, options.engine)
+    if options.engine == EMULATE:
+        emulate.check(experiment)
     out = options.out or Path(RUNS_FOLDER) / run_name(experiment)
     check_file(options.json)
     check_reusable(out, experiment)
@@ -81,7 +85,10 @@ def _run(experiment: Experiment, folder: RunFolder, engine: Engine) -> None:
             "differ from those of a run that was not interrupted"
         )
     try:
-        with watch({name: folder.path}, experiment.rounds.rounds, progress_console):
+        with (
+            ended_like_interrupts(),
+            watch({name: folder.path}, experiment.rounds.rounds, progress_console),
+        ):
             engine(experiment, folder)
     except InputError:
         if not goes_on:
@@ -134,8 +141,10 @@ def experiment_of(options: argparse.Namespace) -> Experiment:
         overrides.append(f"emulation.pace={options.pace}")
     clients = getattr(options, "clients", None)
     if clients is not None:
+        if clients > MOST_CLIENTS:
+            raise InputError(f"--clients {clients}: there can be at most {MOST_CLIENTS}")
         # What the file has of cohorts is made to fit below.
-        overrides.append(f"data.clients={10**6}")
+        overrides.append(f"data.clients={MOST_CLIENTS}")
     experiment = load(find(options.experiment), overrides)
     if clients is not None:
         experiment, changes = fit(experiment, clients)

@@ -49,8 +49,14 @@ def _error_table(error: Row) -> TextTable:
         f"{error['cannot_keep_up']} the host could not keep up (behind by more than "
         f"{percent(error['kept_up_share'])}), and faults struck {error['faults']}."
     )
+    notes = [meaning, numbers]
+    if error["pace"] == "none":
+        notes.append(
+            "Nothing kept the pace of the profiles (emulation.pace is none): unless they are of "
+            "this machine, this is how far it is from them, and no error of the clock."
+        )
     headings = ["component", "share", "bias", "mean", "median", "95%"]
-    return TextTable("The virtual clock's error", headings, rows, [meaning, numbers])
+    return TextTable("The virtual clock's error", headings, rows, notes)
 
 
 def _device_table(error: Row) -> TextTable:

@@ -33,8 +33,17 @@ def environment(experiment: Experiment) -> dict[str, Any]:
         "code": code_digest(experiment),
         "seed": experiment.seed,
         "digest": experiment.digest,
-        "command": " ".join(["fedio", *sys.argv[1:]]),
+        "command": _command(),
     }
+
+
+def _command() -> str:
+    """Return the command that this process was started with.
+
+    Flower's own programs, which run the ServerApp of a run started by hand, have secrets in theirs.
+    """
+    program = Path(sys.argv[0]).name
+    return program if program.startswith("flwr") else " ".join(["fedio", *sys.argv[1:]])
 
 
 def code_digest(experiment: Experiment) -> str:

@@ -47,6 +47,9 @@ class Struck:
 UNHARMED = Struck()
 NONE = Faults()
 
+MOST_STOP_S = 240.0
+"""Less than `clients.device_protocol` lets a device be silent for."""
+
 
 def struck(experiment: Experiment, client: int, server_round: int) -> Struck:
     """Return what strikes a client's participation in a round; of several of a kind the worst.
@@ -84,8 +87,8 @@ def check_faults(experiment: Experiment) -> None:
     """Check that what is to go wrong can go wrong here.
 
     Raises:
-        InputError: it is to strike a client that is not there, or to slow storage that nothing
-            paces.
+        InputError: it is to strike a client that is not there, to slow storage that nothing paces,
+            or to stop a device for so long that it is given up.
     """
     clients = experiment.data.clients
     for kind in Faults.model_fields:
@@ -96,6 +99,12 @@ def check_faults(experiment: Experiment) -> None:
                     f"faults.{kind}: there is no client {unknown[0]}, "
                     f"since data.clients is {clients}: they are 0..{clients - 1}"
                 )
+    longest_s = max((fault.seconds for fault in experiment.faults.stop), default=0.0)
+    if experiment.engine.clock == "wall" and longest_s > MOST_STOP_S:
+        raise InputError(
+            f"faults.stop: in emulation a device that says nothing for long is given up; stop it "
+            f"for at most {MOST_STOP_S:g} s"
+        )
     by_own_speed = experiment.engine.clock == "wall" and experiment.emulation.pace == "none"
     if experiment.faults.slow_storage and by_own_speed:
         raise InputError(

@@ -248,7 +248,7 @@ def read_run(path: Path) -> Run:
     if missing:
         raise InputError(
             f"the run in {path} did not finish: it has no {', '.join(missing)}; "
-            "fedio run with --resume goes on with it"
+            "the command that began it goes on with it when it is given --resume"
         )
     try:
         run = Run(

@@ -58,6 +58,10 @@ class Contact:
         """The node of each client now."""
         return self._roster
 
+    def owes(self, client: int) -> bool:
+        """Tell whether a client has still to answer what it was asked last."""
+        return self._roster.nodes[client] in self.post.silent
+
     def nodes(self, clients: Iterable[int]) -> list[int]:
         """Return the node of each client."""
         return [self._roster.nodes[int(client)] for client in clients]

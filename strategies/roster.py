@@ -86,8 +86,9 @@ def profile_in(reply: Message | None, node: int) -> ProfileClaims:
     if reply is None:
         raise RunError(f"node {node} did not answer the profile query in time")
     if reply.has_error():
-        reason = reply.error.reason
-        raise RunError(f"node {node} failed at the profile query: {last_line(reason)}\n{reason}")
+        reason = reply.error.reason or ""
+        said = f"node {node} failed at the profile query: {last_line(reason)}"
+        raise RunError(said if reason == last_line(reason) else f"{said}\n{reason}")
     try:
         return from_record(ProfileClaims, reply.content.get(CLAIMS))
     except ProtocolError as error:

@@ -294,9 +294,13 @@ class Scheduled(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return a message for every client, by partition: evaluation is free on the clock."""
+        """Return a message for every client, by partition: evaluation is free on the clock.
+
+        Who still owes an answer is left out: it would not hear of it.
+        """
         del grid
-        nodes = self._clients.nodes(range(self._experiment.data.clients))
+        everyone = range(self._experiment.data.clients)
+        nodes = self._clients.nodes(c for c in everyone if not self._clients.owes(c))
         return messages_in_order(
             lambda visible: self._aggregation.configure_evaluate(
                 server_round, arrays, config, visible

@@ -102,6 +102,7 @@ class Stager:
         windows = windows_s(done, ended_s, self._presence)
         end_s, server_round = done.outcome.end_s, done.server_round + 1
         messages = []
+        windows = {client: s for client, s in windows.items() if not contact.owes(client)}
         for client, window_s in windows.items():
             config = ConfigRecord({SERVER_ROUND: server_round, LOCAL_STEPS: self._local_steps})
             config[WINDOW_S] = window_s

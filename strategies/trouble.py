@@ -39,10 +39,12 @@ class Trouble:
     def note(self, server_round: int, problems: Mapping[int, Problem]) -> None:
         """Take note of what is wrong with the replies of clients, by partition."""
         for client, problem in problems.items():
-            what = f"round {server_round}, partition {client}: {last_line(problem.reason)}"
+            said = last_line(problem.reason)
+            what = f"round {server_round}, partition {client}: {said}"
             logger.warning("%s (%s)", what, problem.outcome)
             if self._quiet:
-                self._first, self._quiet = f"{what}\n{problem.reason}", False
+                self._quiet = False
+                self._first = what if problem.reason == said else f"{what}\n{problem.reason}"
 
     def check(self, server_round: int, outcome: Outcome) -> None:
         """Take note of how a round ended.

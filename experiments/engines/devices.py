@@ -84,6 +84,7 @@ class Devices:
             log: where devices print, each line with the device's name before it; else where this
                 process prints its errors.
         """
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._pids: dict[int, int] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()

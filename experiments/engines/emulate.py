@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 
 import psutil
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 CLIENT_APP = "clients.client_app:app"
 # Flower's processes give way to devices, and look for work less often than they could.
 NICE = 5
+# As `experiments.logs` has it.
+SERVER_WARNS = "WARNING strategies."
 POLL_S = 0.5
 # What a client's device, SuperNode and their helpers hold (PSS), without a ClientApp at work.
 CLIENT_BYTES = 250_000_000
@@ -47,7 +50,9 @@ def run(
     tls: bool = False,
     say: Callable[[str], None] = logger.info,
 ) -> None:
-    """Run one arm of an experiment; the results are in the run folder.
+    """Real processes on this machine, SuperLink, SuperNodes and devices, in real time.
+
+    The results are in the run folder.
 
     Args:
         experiment: by the wall clock.
@@ -66,6 +71,9 @@ def run(
         with (
             keeping(inherited, POLL_S) as kept,
             Devices(folder.path / CONFIG_FILE, kept.folder / "sockets", inherited) as devices,
+            # Flower ends before the devices: a server that is still there would take down that
+            # they failed.
+            closing(kept),
         ):
             link = SuperLink(kept, make_certificates(kept.folder / "tls") if tls else None)
             status, details, log = _play(experiment, folder, link, devices, say)
@@ -95,7 +103,14 @@ def _play(
         supervision.start()
         say("starting the run")
         app = write_app(link.folder / "app", folder.path / CONFIG_FILE, CLIENT_APP)
-        return link.wait(link.start(app), supervision.look)
+        return link.wait(link.start(app), supervision.look, _pass_on)
+
+
+def _pass_on(line: str) -> None:
+    """Say what the server warns of: its log is Flower's, which nobody reads."""
+    _, marker, said = line.partition(SERVER_WARNS)
+    if marker:
+        logger.warning("server: %s", said.partition(": ")[2])
 
 
 def check(experiment: Experiment) -> None:

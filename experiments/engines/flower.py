@@ -27,7 +27,7 @@ LOG_LINES = 30
 
 
 def run(experiment: Experiment, folder: RunFolder) -> None:
-    """Run one arm of an experiment; the results are in the run folder.
+    """Flower's own simulation runtime (Ray), in virtual time; the results are in the run folder.
 
     Raises:
         InputError: the experiment asks for something that is not here.

@@ -37,9 +37,12 @@ def program(name: str) -> str:
 
 
 def short_folder() -> Path:
-    """Make a temporary folder whose path is short enough for the sockets in it."""
+    """Make a temporary folder whose path is short enough for the sockets in it.
+
+    Nor has it a quote: Flower's node config, which names one of them, could not hold that.
+    """
     folder = Path(tempfile.mkdtemp(prefix="fedio-"))
-    if len(os.fsencode(folder)) <= LONGEST_BASE:
+    if len(os.fsencode(folder)) <= LONGEST_BASE and "'" not in str(folder):
         return folder
     folder.rmdir()
     return Path(tempfile.mkdtemp(prefix="fedio-", dir="/tmp"))

@@ -24,7 +24,7 @@ from fedio.runs import CONFIG_FILE, RunFolder
 
 
 def run(experiment: Experiment, folder: RunFolder) -> None:
-    """Run one arm of an experiment; the results are in the run folder.
+    """This process, or worker processes, in virtual time; the results are in the run folder.
 
     Raises:
         InputError: the experiment asks for something that is not here.

@@ -66,6 +66,7 @@ class Kept:
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._endings: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._known: list[psutil.Process] = []
+        self._told_bytes: dict[str, int] = {}
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -93,6 +94,7 @@ class Kept:
             "nice": nice,
         }
         self._log(name).unlink(missing_ok=True)  # of one of that name that has ended
+        self._told_bytes.pop(name, None)
         answer = None
         with suppress(BrokenPipeError, queue.Empty):
             self._stdin.write(json.dumps(asked).encode() + b"\n")
@@ -120,6 +122,14 @@ class Kept:
                     raise self._lost()
                 found.append(Ended(answer["ended"], answer["pid"], answer["code"]))
         return found
+
+    def news(self, name: str) -> list[str]:
+        """Return the whole lines that a command has printed since this was last asked."""
+        with self._log(name).open("rb") as log:
+            log.seek(self._told_bytes.get(name, 0))
+            whole, newline, _ = log.read().rpartition(b"\n")
+        self._told_bytes[name] = self._told_bytes.get(name, 0) + len(whole) + len(newline)
+        return _plain(whole).split("\n") if newline else []
 
     def printed(self, name: str) -> str:
         """Return all that a command has printed."""

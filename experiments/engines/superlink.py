@@ -96,13 +96,17 @@ class SuperLink:
         return str(self._ask(*command)["run-id"])
 
     def wait(
-        self, run_id: str, meanwhile: Callable[[Sequence[Ended]], None] = lambda _: None
+        self,
+        run_id: str,
+        meanwhile: Callable[[Sequence[Ended]], None] = lambda _: None,
+        heard: Callable[[str], None] = lambda _: None,
     ) -> tuple[str, str, str]:
         """Wait until a run has ended; return its status, Flower's details of it, and its log.
 
         Args:
             run_id: what `start` returned.
             meanwhile: called again and again, with the commands of others that have ended.
+            heard: told each line that the run logs.
 
         Raises:
             RunError: the SuperLink ended before the run.
@@ -114,7 +118,7 @@ class SuperLink:
             self.kept.start(
                 stream, [hermetic.program("flwr"), "log", run_id, CONNECTION, "--stream"]
             )
-            self._until_ended(stream, meanwhile)
+            self._until_ended(stream, meanwhile, heard)
             (found,) = self._ask("list", CONNECTION, "--run-id", run_id)["runs"]
             status, details = str(found["status"]), str(found["status-details"])
             if status.startswith("finished"):
@@ -159,9 +163,16 @@ class SuperLink:
         text = tomli_w.dumps({"superlink": {CONNECTION: connection}})
         (home / "config.toml").write_text(text)
 
-    def _until_ended(self, name: str, meanwhile: Callable[[Sequence[Ended]], None]) -> None:
+    def _until_ended(
+        self,
+        name: str,
+        meanwhile: Callable[[Sequence[Ended]], None],
+        heard: Callable[[str], None],
+    ) -> None:
         while True:
             ended = self.others_ended()
+            for line in self.kept.news(name):
+                heard(line)
             meanwhile([one for one in ended if one.name != name])
             if any(one.name == name for one in ended):
                 return

@@ -12,6 +12,7 @@ import numpy as np
 
 from clients.datasets.dataset import Shape
 from clients.trainer import Trainer
+from experiments.interrupts import ended_like_interrupts
 from experiments.probe.amounts import LONG_FILES, Amounts, amounts, budget_of
 from experiments.probe.cached import measure_cache
 from experiments.probe.decoding import measure_decoding
@@ -19,7 +20,6 @@ from experiments.probe.files import measure_reads, measure_writes, path_of
 from experiments.probe.fio import installed, measure_fio
 from experiments.probe.fitting import Fit, fit
 from experiments.probe.inference import measure_inference
-from experiments.probe.interrupts import ended_like_interrupts
 from experiments.probe.points import Points
 from experiments.probe.profile import TRAINING, profile_of, to_dict
 from experiments.probe.rows import Measure, Row, row_of, rows_of

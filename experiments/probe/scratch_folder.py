@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
-from experiments.probe.interrupts import held_back
+from experiments.interrupts import held_back
 from fedio.errors import InputError
 
 PREFIX = "fedio-probe-"

@@ -20,11 +20,11 @@ import numpy as np
 
 from clients.central import Central
 from clients.device import Host, Participation
+from experiments.interrupts import ended_like_interrupts
 from experiments.probe.cached import measure_cache
 from experiments.probe.decoding import measure_decoding
 from experiments.probe.files import measure_reads, measure_writes
 from experiments.probe.fitting import Fit, fit
-from experiments.probe.interrupts import ended_like_interrupts
 from experiments.probe.photo_files import write_photos
 from experiments.probe.points import Points
 from experiments.probe.profile import TRAINING, profile_of, to_toml

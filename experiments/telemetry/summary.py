@@ -99,9 +99,9 @@ def lines(summary: Summary) -> list[str]:
     starts = [(one.kind, one.start_s) for one in kinds if one.start_s is not None]
     if starts:
         said.append(f"Ready after (median): {_listed(starts, seconds)}.")
-    restarts = [(one.kind, one.restarts) for one in kinds if one.restarts]
+    restarts = [f"{one.restarts} x {one.kind}" for one in kinds if one.restarts]
     if restarts:
-        said.append(f"Started again: {_listed(restarts, str)}.")
+        said.append(f"Ended and started again: {', '.join(restarts)}.")
     if summary.overhead_share is not None:
         said.append(f"Telemetry took {percent(summary.overhead_share)} of a core.")
     return said

@@ -33,7 +33,8 @@ def files(tmp_path: Path, tiny_file: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """The working directory, with an authority's certificate and keys of nodes."""
     monkeypatch.chdir(tmp_path)
     for name, mode in (("ca.crt", 0o644), ("key", 0o600), ("open", 0o640)):
-        Path(name).write_text("as if")
+        holds = "CERTIFICATE" if name == "ca.crt" else "PRIVATE KEY"
+        Path(name).write_text(f"-----BEGIN {holds}-----\n")
         Path(name).chmod(mode)
     return tiny_file
 

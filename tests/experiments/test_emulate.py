@@ -223,7 +223,7 @@ def test_nothing_else_goes_by_the_wall_clock(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "the following arguments are required: --clients"),
+        (["--clients", "1000001"], "there can be at most 1000000"),
         (["--clients", "0"], "needs a whole number from 1 on"),
         (["--clients", "2", "--pace", "fast"], "invalid choice: 'fast'"),
         (["--clients", "2", "--engine", "inline"], "unrecognized arguments: --engine"),

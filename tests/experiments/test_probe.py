@@ -24,9 +24,9 @@ from scipy.optimize import lsq_linear
 
 from experiments import probe as probes
 from experiments.cli import main
+from experiments.interrupts import ended_like_interrupts
 from experiments.probe import Fit, Points, cached, files, fio, fit, inference, run, training, turns
 from experiments.probe.amounts import LONG_FILES, amounts, budget_of
-from experiments.probe.interrupts import ended_like_interrupts
 from experiments.probe.profile import profile_of
 from experiments.probe.wanted import Wanted
 from fedio.config import Experiment

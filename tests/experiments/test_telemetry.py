@@ -383,7 +383,7 @@ def test_summary_by_hand() -> None:
         "CPU: device 7.00 s, superlink 1.50 s.",
         "Devices asked storage for 3 MB, and wrote 4 kB.",
         "Ready after (median): device 0.50 s.",
-        "Started again: device 1.",
+        "Ended and started again: 1 x device.",
         "Telemetry took 0.4% of a core.",
     ]
 

@@ -72,3 +72,20 @@ def family_of(process: subprocess.Popen[bytes]) -> dict[psutil.Process, str]:
         except psutil.Error:
             continue
     return found
+
+
+def client_apps(process: subprocess.Popen[bytes]) -> dict[int, psutil.Process]:
+    """Return the ClientApps that run now, by the client whose SuperNode started them."""
+    found = {}
+    nodes = super_nodes(process)
+    for one, command in family_of(process).items():
+        if "flwr-clientapp" in command:
+            ancestors = {parent.pid for parent in one.parents()}
+            found |= {client: one for client, node in nodes.items() if node.pid in ancestors}
+    return found
+
+
+def super_nodes(process: subprocess.Popen[bytes]) -> dict[int, psutil.Process]:
+    """Return the SuperNodes by client."""
+    marked = {one: c for one, c in family_of(process).items() if "/flower-supernode " in c}
+    return {int(c.split("partition-id=")[1].split()[0]): one for one, c in marked.items()}

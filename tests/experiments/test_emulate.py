@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import stat
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,13 @@ from fedio.config import Experiment
 from fedio.errors import InputError, RunError
 from fedio.loading import find, load
 from fedio.runs import CACHES_FOLDER, TELEMETRY_FILE, Run, RunFolder, read_run
-from tests.experiments.emulations import PATIENCE_S, emulating, rounds_written, wait_for
+from tests.experiments.emulations import (
+    PATIENCE_S,
+    client_apps,
+    emulating,
+    rounds_written,
+    wait_for,
+)
 
 Tiny = Callable[..., Experiment]
 
@@ -138,10 +145,12 @@ def test_whatever_ends_it_in_mid_round_leaves_nothing_and_it_can_go_on(
     tmp_path: Path, temporary: Path, number: signal.Signals
 ) -> None:
     out = tmp_path / "run"
-    given = ["smoke", "--clients", "2", "--pace", "none", "--set", "rounds.rounds=3"]
-    given += ["--out", str(out)]
+    # Small batches, but at the pace of phones: a participation takes some seconds.
+    given = ["smoke", "--clients", "2", "--set", "rounds.rounds=3", "--set"]
+    given += ["training.batch_size=4", "--out", str(out)]
     with emulating(temporary, *given) as process:
-        wait_for(lambda: rounds_written(out) > 1, process)
+        wait_for(lambda: rounds_written(out) == 2, process)
+        wait_for(lambda: are_relaying(process), process)
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(family) > 8
         process.send_signal(number)
@@ -150,11 +159,23 @@ def test_whatever_ends_it_in_mid_round_leaves_nothing_and_it_can_go_on(
     assert not alive
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert not list(temporary.iterdir())
+    # That devices ended with it is nobody's failure.
+    assert rounds_written(out) == 2
+    assert '"failed"' not in (out / "clients.jsonl").read_text()
     if number == signal.SIGKILL:
         assert main(["emulate", *given, "--resume"]) == 0
         run = read_run(out)
         assert [row["round"] for row in run.rounds] == [0, 1, 2, 3]
         assert (out / TELEMETRY_FILE).is_file()
+
+
+def are_relaying(process: subprocess.Popen[bytes]) -> bool:
+    """Tell whether both ClientApps have imported what they need, and wait for their devices."""
+    apps = client_apps(process).values()
+    try:
+        return len(apps) == 2 and all(sum(app.cpu_times()[:2]) > 1.0 for app in apps)
+    except psutil.Error:
+        return False
 
 
 @pytest.mark.slow

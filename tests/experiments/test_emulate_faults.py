@@ -22,7 +22,14 @@ from experiments.probe.photo_files import write_photos
 from experiments.telemetry import read
 from fedio.loading import load
 from fedio.runs import CACHES_FOLDER, Run, RunFolder, read_run
-from tests.experiments.emulations import emulating, family_of, rounds_written, wait_for
+from tests.experiments.emulations import (
+    client_apps,
+    emulating,
+    family_of,
+    rounds_written,
+    super_nodes,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -238,23 +245,6 @@ def test_caches_on_a_disk_that_is_full_do_not_end_a_run(tmp_path: Path, temporar
     assert all(row["outcome"] == "counted" for row in run.clients)
     assert sum(row["refused"] for row in run.clients) > 0
     assert sum(row["trained_samples"] for row in run.clients) == 2 * 3 * 16
-
-
-def client_apps(process: subprocess.Popen[bytes]) -> dict[int, psutil.Process]:
-    """Return the ClientApps that run now, by the client whose SuperNode started them."""
-    found = {}
-    nodes = super_nodes(process)
-    for one, command in family_of(process).items():
-        if "flwr-clientapp" in command:
-            ancestors = {parent.pid for parent in one.parents()}
-            found |= {client: one for client, node in nodes.items() if node.pid in ancestors}
-    return found
-
-
-def super_nodes(process: subprocess.Popen[bytes]) -> dict[int, psutil.Process]:
-    """Return the SuperNodes by client."""
-    marked = {one: c for one, c in family_of(process).items() if "/flower-supernode " in c}
-    return {int(c.split("partition-id=")[1].split()[0]): one for one, c in marked.items()}
 
 
 def devices_of(process: subprocess.Popen[bytes]) -> dict[int, psutil.Process]:

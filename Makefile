@@ -27,8 +27,9 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# On all cores; a slow test has processes of its own and wants to be alone.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --dist worksteal
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

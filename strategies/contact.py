@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from fedio.config import Experiment
 from fedio.errors import RunError
 from fedio.protocol import ProfileClaims
-from strategies.roster import Roster, ask_profiles, gather, profile_in
+from strategies.roster import ask_profiles, gather, profile_in
 from strategies.transport import POLL_S, Post
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ class Contact:
 
     Attributes:
         post: through which all is sent.
-        profiles: what each client said of itself at the beginning, by partition-id.
     """
 
     def __init__(self, grid: Grid, experiment: Experiment) -> None:
@@ -52,11 +51,6 @@ class Contact:
     def profiles(self) -> Sequence[ProfileClaims]:
         """What the clients said of themselves before the first round."""
         return list(self._roster.profiles.values())
-
-    @property
-    def roster(self) -> Roster:
-        """The node of each client now."""
-        return self._roster
 
     def owes(self, client: int) -> bool:
         """Tell whether a client has still to answer what it was asked last."""

@@ -132,6 +132,16 @@ def test_who_owes_an_answer_is_not_asked_until_it_has_come(
     assert run.rounds[3]["counted"] == [0, 2, 3, 4]  # its answer of round 1 counts nowhere
 
 
+def test_who_owes_an_answer_at_the_end_does_not_hold_it_up(tmp_path: Path) -> None:
+    def silent(client: int, server_round: int) -> dict[str, Any] | None:
+        return None if (client, server_round) == (1, 2) else {"meter": WORK}
+
+    run, _, _ = play(tmp_path, silent, rounds=2, cohort=5, reply_timeout_s=0.2)
+    told = [accuracy is not None for accuracy in run.summary["holdout"]["accuracy"]]
+    # Client 0 answers that it holds no samples out.
+    assert told == [False, False, True, True, True]
+
+
 def test_the_devices_own_time_is_the_clock_and_the_virtual_one_is_beside_it(
     tmp_path: Path,
 ) -> None:

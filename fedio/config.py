@@ -22,6 +22,7 @@ DEFAULT_CACHE_SHARE = 0.2
 Positive = Annotated[int, Field(gt=0, le=10**6)]
 Size = Annotated[float, Field(gt=0, le=1e15)]
 Seconds = Annotated[float, Field(gt=0)]
+CellName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+% -]{0,99}$")]
 ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$")]
 
 
@@ -65,13 +66,15 @@ class Partition(Section):
 
     `iid`: at random. `dirichlet`: label shares ~ Dirichlet(alpha). `pathological`: a fixed number
     of classes per client. `samples` draws each client's number of samples; without it the whole
-    data set is divided.
+    data set is divided. For a share `slow_labels` of the clients, the slower a device computes, the
+    more of its samples are of the last classes.
     """
 
     kind: Literal["iid", "dirichlet", "pathological"] = "iid"
     alpha: float = Field(default=0.3, gt=0)
     classes_per_client: Positive = 2
     samples: LogNormal | None = None
+    slow_labels: float = Field(default=0.0, ge=0, le=1)
 
 
 class Nominal(Section):
@@ -135,19 +138,23 @@ class Timing(Section):
     `own` is the network that is trained, as the device profiles have measured it (`fedio probe`).
     """
 
-    model: Literal["mobilenet", "shufflenet", "resnet", "albert", "own"] = "mobilenet"
+    model: Literal["mobilenet", "shufflenet", "resnet", "albert", "femnist-cnn", "own"] = (
+        "mobilenet"
+    )
 
 
 class FleetMix(Section):
     """The devices: shares of profiles, and the spread of speeds within a class.
 
     `capacity` is a trace of measured devices (JSON, CSV or FedScale's pickle): with it compute and
-    network are theirs, and the profiles give storage and memory.
+    network are theirs, and the profiles give storage and memory. `storage` names one profile whose
+    tiers all devices have, whatever their own profiles say.
     """
 
     profiles: dict[str, Annotated[float, Field(gt=0, le=1e9)]] = {"phone-mid": 1.0}
     spread: float = Field(default=0.0, ge=0, le=2)
     capacity: str = ""
+    storage: str = ""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
@@ -219,6 +226,10 @@ class Rounds(Section):
     first round that it holds for and the seconds. Clients that are late `finish` what they do, and
     are busy until then, or are told to `cancel` it when the round ends.
 
+    A run ends before its last round with the one in which `horizon_s` of its clock are over, so
+    that arms can be given equal time instead of equal rounds (what was evaluated later does not
+    count), or with the one in which an evaluation, and the two before it, had `stop_accuracy`.
+
     The two timeouts are wall-clock seconds: to wait for all nodes, and for a round's replies
     (without it, until all are there; a client that misses it has failed, so in virtual time it
     makes the results depend on the machine).
@@ -232,6 +243,8 @@ class Rounds(Section):
     late: Literal["finish", "cancel"] = "finish"
     empty_rounds: Positive = 5
     evaluate_every: Positive = 1
+    horizon_s: Seconds | None = None
+    stop_accuracy: float | None = Field(default=None, gt=0, lt=1)
     reply_timeout_s: float | None = Field(default=None, gt=0)
     roster_timeout_s: float = Field(default=120.0, gt=0)
 
@@ -342,6 +355,9 @@ class Arm(Section):
     saves more seconds per byte of cache. `staging`: who is named for the next round fills its cache
     while it is idle.
 
+    `cache` bounds say what a better policy could win at most: `unbounded` caches hold all that was
+    ever read, `warm` ones hold all samples before the first round, uncharged.
+
     `aggregation` is what becomes of the replies; `weighting` is how they are averaged: by each
     client's number of samples, or all alike. `local_work`: each client of a cohort takes as many
     steps, or as many as let them finish `together`, by what they claim. With `fednova` an update
@@ -354,6 +370,7 @@ class Arm(Section):
     prefetch: bool = True
     form: Literal["encoded", "prepared", "best"] = "encoded"
     staging: bool = False
+    cache: Literal["bounded", "unbounded", "warm"] = "bounded"
     aggregation: PluginSpec = Spec(name="fedavg")
     weighting: Literal["samples", "equal"] = "samples"
     local_work: Literal["equal", "together"] = "equal"
@@ -362,18 +379,55 @@ class Arm(Section):
 
 
 class Compare(Section):
-    """The comparison: which arms, over which seeds, to which accuracy."""
+    """The comparison: which arms, over which seeds, to which accuracy.
+
+    `arm_seeds` is for arms that get another number of seeds than the rest.
+    """
 
     arms: list[str] = []
     quick_arms: list[str] = []
     reference: str = ""
     target_accuracy: float = Field(default=0.8, gt=0, lt=1)
     seeds: Positive = 1
+    arm_seeds: dict[ArmName, Positive] = {}
     quick_seeds: Positive = 1
 
 
+class Axis(Section):
+    """One question of a map: the same comparison in several cells, which differ in one respect.
+
+    `cells` are what each changes, by dotted key; the cell named `base` changes nothing and is
+    shared with the other axes. `question` is what is asked, `regime` what was expected before the
+    first run.
+    """
+
+    title: str
+    question: str
+    regime: str
+    base: str = ""
+    arms: list[str] = []
+    cells: dict[CellName, dict[str, Any]]
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not self.cells:
+            raise ValueError("cells: needs at least one")
+        if self.base and self.cells.get(self.base) != {}:
+            raise ValueError(f"base is {self.base!r}, which must be a cell that changes nothing")
+        return self
+
+
+class Map(Section):
+    """A map: comparisons along axes, to find in which regime which part of an arm matters."""
+
+    axes: dict[CellName, Axis] = {}
+
+
 class Experiment(Section):
-    """Everything that determines a run, but for the version of the code."""
+    """Everything that determines a run, but for the version of the code.
+
+    `cell` says which cell of its map an experiment is, as `axis/cell`.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
     description: str = ""
@@ -392,6 +446,8 @@ class Experiment(Section):
     faults: Faults = Faults()
     arms: dict[ArmName, Arm] = {"uniform+lru": Arm()}
     compare: Compare = Compare()
+    map: Map = Map()
+    cell: str = ""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -409,6 +465,9 @@ class Experiment(Section):
         wanted = [("arm", self.arm), ("compare.reference", self.compare.reference)]
         wanted += [("compare.arms", name) for name in self.compare.arms]
         wanted += [("compare.quick_arms", name) for name in self.compare.quick_arms]
+        wanted += [("compare.arm_seeds", name) for name in self.compare.arm_seeds]
+        for label, axis in self.map.axes.items():
+            wanted += [(f"map.axes.{label}.arms", name) for name in axis.arms]
         for key, name in wanted:
             if name and name not in self.arms:
                 raise ValueError(f"{key}: {unknown('arm', name, list(self.arms))}")
@@ -447,6 +506,7 @@ class Experiment(Section):
     def setting(self) -> str:
         """A hash of what the runs of a comparison share: all but arms, seed and how it is run."""
         ways = {"arm", "arms", "seed", "engine", "emulation", "compare", "description"}
+        ways |= {"map", "cell"}
         values = self.model_dump(mode="json", exclude=ways)
         del values["data"]["folder"], values["cache"]["keep"], values["cache"]["durable"]
         return _hash(values)

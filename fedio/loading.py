@@ -1,5 +1,7 @@
 """Finding and loading experiment files.
 
+A file may extend another: `extends = "headline"`.
+
 `--set a.b=c` overrides a key. An unknown key, a wrong unit or an impossible value is an
 `InputError` that names the file, the key and the choices.
 """
@@ -31,12 +33,7 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     Raises:
         InputError: no file, no TOML, an unknown key or an impossible value.
     """
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not TOML: {error}") from error
+    values = _values(path)
     for override in overrides:
         _override(values, override)
     try:
@@ -44,6 +41,54 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     except ValidationError as error:
         shown = path.name if path.parent == Path(str(PRESETS)) else path
         raise InputError(f"{shown}: {_explain(error)}") from error
+
+
+def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """Return the experiment with other values for some dotted keys.
+
+    Raises:
+        InputError: an unknown key or an impossible value.
+    """
+    values = experiment.model_dump(mode="json", exclude_none=True)
+    for key, value in changes.items():
+        _set(values, key, value, f"{key} = {value!r}")
+    try:
+        return Experiment.model_validate(values)
+    except ValidationError as error:
+        raise InputError(_explain(error)) from error
+
+
+def _values(path: Path, inner: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return what a file says, over what the one says that it `extends`: a preset, or a path.
+
+    Tables are merged key by key; everything else is replaced. A path is taken from the folder of
+    the file that names it.
+    """
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
+    if "extends" not in values:
+        return values
+    name = values.pop("extends")
+    if not isinstance(name, str):
+        raise InputError(f"{path}: extends: names a preset or a file, got {name!r}")
+    base = find(name if name in presets() else str(path.parent / name))
+    if base.resolve() in {file.resolve() for file in (*inner, path)}:
+        raise InputError(f"{path}: extends: {name} extends it in turn")
+    return _merged(_values(base, (*inner, path)), values)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two tables as one, the second over the first."""
+    both = {
+        key: _merged(base[key], value)
+        for key, value in over.items()
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+    }
+    return {**base, **over, **both}
 
 
 def _override(values: dict[str, Any], override: str) -> None:
@@ -55,6 +100,11 @@ def _override(values: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    _set(values, key, value, f"--set {override}")
+
+
+def _set(values: dict[str, Any], key: str, value: object, where: str) -> None:
+    """Set a dotted key of a parsed file."""
     *tables, last = key.split(".")
     table = values
     for name in tables:
@@ -62,7 +112,7 @@ def _override(values: dict[str, Any], override: str) -> None:
         if isinstance(inner, str):  # a plug-in's bare name
             inner = table[name] = {"name": inner}
         if not isinstance(inner, dict):
-            raise InputError(f"--set {override}: {name} is not a table")
+            raise InputError(f"{where}: {name} is not a table")
         table = inner
     table[last] = value
 

@@ -92,8 +92,17 @@ class Profile(BaseModel):
     training: dict[str, TrainingFigures] = {}
 
 
-# Relative cost of a training step (FedScale's measurements; MobileNet = 1).
-RELATIVE_COST = {"mobilenet": 1.0, "shufflenet": 1.16, "resnet": 2.44, "albert": 6.05}
+# Relative cost of a training step (FedScale's measurements; MobileNet = 1). The CNN for FEMNIST
+# took 164, 59 and 18 ms a sample on three phones (FedBalancer, MobiSys 2022): at the geometric mean
+# a quarter of what MobileNet takes on the devices of the profiles; a fifth to a third of it, phone
+# by phone.
+RELATIVE_COST = {
+    "mobilenet": 1.0,
+    "shufflenet": 1.16,
+    "resnet": 2.44,
+    "albert": 6.05,
+    "femnist-cnn": 0.25,
+}
 TRAINING_PER_INFERENCE = 3.0
 
 PROFILES = resources.files("fedio") / "profiles"

@@ -124,11 +124,15 @@ def test_what_is_injected_happens_and_is_counted(tmp_path: Path, temporary: Path
     assert first[3]["written_samples"] == 0 < first[0]["written_samples"]
     assert outcomes(run, 2) == ["failed", "counted", "counted", "counted"]
     assert second[0]["problem"].endswith("device 0 ended while it trained")
-    assert second[2]["origin_s"] > 10 * second[3]["origin_s"]
+    # By the profiles, and then in real time: a busy machine adds to any of them, and takes nothing.
+    assert second[2]["virtual_origin_s"] > 10 * second[3]["virtual_origin_s"]
+    assert second[2]["origin_s"] > 0.9 * second[2]["virtual_origin_s"]
     assert outcomes(run, 3) == ["counted", "late", "counted", "counted"]
     assert third[1]["duration_s"] > 25
-    # A device that was killed has its cache as it was saved last; one that was damaged has none.
-    assert third[0]["hits"] > 0 == third[2]["hits"]
+    # A device that was killed has its cache as it was saved last; one that was damaged has none,
+    # and hits at most what it reads for the second time: three accesses more than it has samples.
+    again = third[2]["requests"] - third[2]["unique_samples"]
+    assert third[0]["hits"] > again == 3 >= third[2]["hits"]
     assert third[2]["resident_samples"] == third[2]["written_samples"] > 0
     # Who stood still is at work until then, and so not in the round that began meanwhile.
     assert [row["client"] for row in fourth] == [0, 2, 3]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedio.config import Cache, Experiment, Training
 from fedio.errors import InputError
-from fedio.loading import differing_keys, find, load, presets
+from fedio.loading import differing_keys, find, load, presets, with_values
 
 
 @pytest.fixture
@@ -143,3 +143,41 @@ def test_any_values_are_accepted_or_refused_in_one_line(values: dict[str, object
         except InputError as error:
             said = str(error)
     assert "\n" not in said
+
+
+def test_a_file_extends_another_key_by_key(tmp_path: Path) -> None:
+    base, file = tmp_path / "base.toml", tmp_path / "own.toml"
+    base.write_text(
+        'name = "base"\n[data]\nclients = 7\n[rounds]\nrounds = 3\n[arms.a]\npolicy = "fifo"\n'
+    )
+    file.write_text(
+        'extends = "base.toml"\nname = "own"\n[rounds]\ncohort = 2\n[arms.b]\n'
+        '[compare]\narms = ["b", "a"]\n'
+    )
+    experiment = load(file)
+    assert (experiment.name, experiment.data.clients) == ("own", 7)
+    assert (experiment.rounds.rounds, experiment.rounds.cohort) == (3, 2)
+    assert list(experiment.arms) == ["a", "b"]
+    assert experiment.compare.arms == ["b", "a"]
+
+
+def test_a_file_that_extends_itself_in_a_circle_is_refused(tmp_path: Path) -> None:
+    for one, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{one}.toml").write_text(f'extends = "{other}.toml"\nname = "{one}"\n')
+    with pytest.raises(InputError, match="in turn"):
+        load(tmp_path / "a.toml")
+
+
+def test_a_file_that_extends_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    for value, said in (('"gone.toml"', "no experiment file"), ("3", "extends")):
+        file.write_text(f'extends = {value}\nname = "a"\n')
+        with pytest.raises(InputError, match=said):
+            load(file)
+
+
+def test_values_change_by_dotted_key_and_are_checked(file: Path) -> None:
+    experiment = load(file)
+    assert with_values(experiment, {"data.partition.alpha": 2.0}).data.partition.alpha == 2
+    with pytest.raises(InputError, match="alpha"):
+        with_values(experiment, {"data.partition.alpha": -1})

@@ -48,6 +48,8 @@ SUMMARY_KEYS = {"rounds", "io_to_compute", "holdout"}
 CLOCK_KEYS = {"virtual": "virtual_s", "wall": "device_s"}
 """Where a summary has the seconds of a run, by its clock."""
 ENV_KEYS = {"command", "commit", "instruction_set", "versions"}
+HELD_EVALUATIONS = 3
+"""So many evaluations in a row must have an accuracy for it to be reached, at the first of them."""
 FILES = (CONFIG_FILE, ENV_FILE, ROUNDS_FILE, CLIENTS_FILE, SUMMARY_FILE)
 
 Row = dict[str, Any]

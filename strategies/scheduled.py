@@ -28,6 +28,7 @@ from strategies.chooser import Chooser
 from strategies.cohort_grid import CohortGrid, messages_in_order
 from strategies.contact import Contact
 from strategies.durations import Durations
+from strategies.ending import Ending
 from strategies.fleet import Fleet
 from strategies.ledger import Ledger, RoundRecord
 from strategies.presence import presence_of
@@ -92,6 +93,7 @@ class Scheduled(Strategy):
         durations = Durations(experiment, devices.speeds)
         self._ledger = Ledger(folder, experiment, devices.names, durations)
         self._trouble = Trouble(experiment.rounds.empty_rounds)
+        self._ending = Ending(experiment.rounds)
         self._fleet = Fleet.unknown(experiment.data.clients)
         speeds, presence = devices.speeds, presence_of(experiment)
         self._timeline = Timeline(self._fleet, durations, presence, experiment.rounds.late)
@@ -118,6 +120,7 @@ class Scheduled(Strategy):
             "aggregation": Part(partial(state_of, aggregation), partial(restore, aggregation)),
             "ledger": Part(self._ledger.state, self._ledger.restore),
             "trouble": Part(self._trouble.state, self._trouble.restore),
+            "ending": Part(self._ending.state, self._ending.restore),
         }
         if self._stager is not None:
             parts["stager"] = Part(self._stager.state, self._stager.restore)
@@ -151,7 +154,7 @@ class Scheduled(Strategy):
         Args:
             grid: Flower's grid.
             initial_arrays: the first global model.
-            num_rounds: rounds to run.
+            num_rounds: rounds to run, unless the run is over before.
             timeout: wall-clock seconds to wait for a round's replies; None: until all are there.
             train_config: sent to the clients with each round's model.
             evaluate_config: sent to the clients with the last model, for their held-out samples.
@@ -167,8 +170,9 @@ class Scheduled(Strategy):
         if progress is None:
             progress = Progress(0, initial_arrays, 0.0)
             self._ledger.initial(*self._evaluate(0, initial_arrays, evaluate_fn, result))
-        arrays = progress.model
-        for server_round in range(progress.server_round + 1, num_rounds + 1):
+        arrays, done = progress.model, progress.server_round
+        while done < num_rounds and not self._ending.is_over:
+            server_round = done + 1
             config = ConfigRecord() if train_config is None else train_config
             self._look_around(contact)
             limit_s = self._limit_s(server_round, timeout)
@@ -186,17 +190,18 @@ class Scheduled(Strategy):
                 self._stage(contact, timeout)
             accuracy, loss = self._evaluate(server_round, arrays, evaluate_fn, result)
             self._close(accuracy, loss)
+            done = server_round
             if self._experiment.engine.checkpoints:
                 took_s = progress.wall_s + time.monotonic() - began_s
-                self._memory.keep(Progress(server_round, arrays, took_s))
+                self._memory.keep(Progress(done, arrays, took_s))
         self._trouble.finish()
         result.arrays = arrays
         config = ConfigRecord() if evaluate_config is None else evaluate_config
-        messages = self.configure_evaluate(num_rounds, arrays, config, grid)
-        found = self.aggregate_evaluate(num_rounds, contact.exchange(list(messages), timeout))
+        messages = self.configure_evaluate(done, arrays, config, grid)
+        found = self.aggregate_evaluate(done, contact.exchange(list(messages), timeout))
         if found is not None:
-            result.evaluate_metrics_clientapp[num_rounds] = found
-        self._finish(arrays, num_rounds, progress.wall_s + time.monotonic() - began_s)
+            result.evaluate_metrics_clientapp[done] = found
+        self._finish(arrays, done, progress.wall_s + time.monotonic() - began_s)
         return result
 
     def _gather(self, grid: Grid, arrays: ArrayRecord) -> Contact:
@@ -359,6 +364,7 @@ class Scheduled(Strategy):
         self._ledger.record(done, accuracy, loss, self._replied_s)
         logger.info("round %d ends at %.0f s", done.server_round, done.outcome.end_s)
         self._trouble.check(done.server_round, done.outcome)
+        self._ending.note(self._timeline.now_s, accuracy)
 
     def _finish(self, arrays: ArrayRecord, rounds: int, wall_s: float) -> None:
         """Write the summary: the run is complete."""

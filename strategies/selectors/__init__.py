@@ -1,6 +1,7 @@
 """The selectors, by name."""
 
 from strategies.selector import Selector
+from strategies.selectors.fast_share import FastShare
 from strategies.selectors.fedcase import FedCaSe
 from strategies.selectors.io_aware import IOAware
 from strategies.selectors.oort import Oort
@@ -17,6 +18,17 @@ SELECTORS: dict[str, type[Selector]] = {
     "refl": REFL,
     "fedcase": FedCaSe,
     "io_aware": IOAware,
+    "fast_share": FastShare,
 }
 
-__all__ = ["REFL", "SELECTORS", "FedCaSe", "IOAware", "Oort", "PowerOfChoice", "TiFL", "Uniform"]
+__all__ = [
+    "REFL",
+    "SELECTORS",
+    "FastShare",
+    "FedCaSe",
+    "IOAware",
+    "Oort",
+    "PowerOfChoice",
+    "TiFL",
+    "Uniform",
+]

@@ -143,7 +143,7 @@ def test_what_is_injected_happens_and_is_counted(tmp_path: Path, temporary: Path
     figures = tmp_path / "figures.json"
     assert main(["report", str(out), "--out", str(tmp_path / "rep"), "--json", str(figures)]) == 0
     told = json.loads(figures.read_text())["faults"]
-    assert {row["kind"]: row["injected"] for row in told} == dict.fromkeys(faults, 1)
+    assert {kind: row["injected"] for kind, row in told.items()} == dict.fromkeys(faults, 1)
 
 
 def _faults(run: Run, server_round: int) -> list[tuple[int, list[str]]]:

@@ -178,3 +178,18 @@ def test_a_comparison_goes_on_in_the_middle_of_a_run(
     assert interrupt.kept == [3, 4, 5]  # of the second arm; the first was complete
     for run in ("one/seed-0", "two/seed-0"):
         assert rows(cut / run) == rows(whole / run)
+
+
+def test_a_run_that_is_over_before_its_last_round_is_so_when_it_is_resumed(
+    tiny_file: Path, tmp_path: Path, interrupt: Interrupt
+) -> None:
+    run = ["run", str(tiny_file), "--set", "rounds.stop_accuracy=0.01"]
+    assert main([*run, "--out", str(tmp_path / "whole")]) == 0
+    interrupt.after(3)
+    assert main([*run, "--out", str(tmp_path / "cut")]) == 130
+    interrupt.never()
+    assert main([*run, "--out", str(tmp_path / "cut"), "--resume"]) == 0
+    assert interrupt.kept == []
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    summary = json.loads((tmp_path / "cut" / "summary.json").read_text())
+    assert summary["rounds"] == 3

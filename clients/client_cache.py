@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from clients.loading import UNREADABLE, Loader, load_for_cache
 from clients.prepare import Federation
 from clients.shelf import Shelf
 from fedio.config import Experiment
+from fedio.errors import RunError
 from fedio.plugins import create
 from fedio.runs import CACHES_FOLDER
 from storage import MemoryStore, Policy, SampleCache, open_cache
@@ -24,10 +26,10 @@ from storage.policies import POLICIES
 
 logger = logging.getLogger(__name__)
 
-REFILLED_AT_ONCE = 64
-"""So many samples are in memory at a time when lost ones are brought back."""
+LOADED_AT_ONCE = 64
+"""So many samples are in memory at a time when a cache is filled, or lost ones are brought back."""
 
-EMPTIED_TAG = 0
+FIRST_TAG = 0
 """The tag of a state of before any round."""
 
 
@@ -45,7 +47,6 @@ class ClientCache:
     """Opens the cache of a client, on disk or in memory.
 
     Attributes:
-        budget_bytes: what it may take.
         folder: where it lies on disk.
     """
 
@@ -68,10 +69,9 @@ class ClientCache:
             partition: the client.
             data: its samples.
         """
-        self._experiment = experiment
+        self._experiment, self._federation = experiment, federation
         self.folder = home / CACHES_FOLDER / str(partition)
         self._shelf, self._partition, self._data = shelf, partition, data
-        self.budget_bytes = experiment.cache.budget_of(int(data.size_bytes.sum()))
         self._identity = f"{federation.hash}/{partition}"
         if data.form.some_prepared:
             self._identity += f"/{np.packbits(data.form.prepared).tobytes().hex()}"
@@ -97,16 +97,26 @@ class ClientCache:
         self._shelf.put_away(self._partition)
 
     def _open(self, before: int | None) -> SampleCache:
+        """Open it at its newest state before that tag; one that is warm is filled first."""
+        cache = self._opened(before)
+        begins = cache.tag is None and not cache.rebuilt  # one that was damaged begins empty
+        if self._experiment.chosen.cache == "warm" and begins:
+            with closing(cache):
+                self._warm(cache)
+            cache = self._opened(before)  # whose statistics know nothing of it
+        return cache
+
+    def _opened(self, before: int | None) -> SampleCache:
         settings = self._experiment.cache
         samples, chosen = len(self._data), self._experiment.chosen.policy
         policy: Policy = create(chosen, POLICIES, Policy, samples)  # type: ignore[type-abstract]
         if settings.store == "memory":
             if self._memory is None:
                 self._memory = self._in_memory()
-            return SampleCache(self._memory, self.budget_bytes, policy, before)
+            return SampleCache(self._memory, self._data.budget_bytes, policy, before)
         return open_cache(
             self.folder,
-            self.budget_bytes,
+            self._data.budget_bytes,
             policy,
             payload_bytes=self._payload_bytes,
             identity=self._identity,
@@ -121,19 +131,44 @@ class ClientCache:
         self.folder.mkdir(parents=True, exist_ok=True)
         return MemoryStore(self.folder / INDEX_FILE)
 
+    def _warm(self, cache: SampleCache) -> None:
+        """Bring in all samples, as fast as this machine can, and keep that as the first state.
+
+        Raises:
+            RunError: the policy does not want them all.
+            StoreFull: there is no room for them on the disk.
+        """
+        own = self._federation.samples_of(self._partition)
+        data = replace(self._data, origin=self._federation.train.origin.subset(own))
+        for some, scratch, starts, lengths in _loaded(np.arange(len(data)), data):
+            sizes = data.form.size_bytes[some]
+            if not cache.offer(some, scratch, starts, lengths, sizes).all():
+                arm = self._experiment.arm
+                raise RunError(f"arm {arm}: its policy keeps samples out of a warm cache")
+        cache.save(FIRST_TAG)
+
     def _refill(self, cache: SampleCache) -> None:
         """Bring back what is missing, as far as it can be read and there is room."""
-        missing, loader = cache.missing, Loader(self._data)
-        if not len(missing):
-            return
-        scratch = np.empty(self._data.scratch_bytes(REFILLED_AT_ONCE), np.uint8)
-        for first in range(0, len(missing), REFILLED_AT_ONCE):
-            some = missing[first : first + REFILLED_AT_ONCE]
-            payloads = load_for_cache(some, self._data, loader, scratch)
-            there = payloads.starts != UNREADABLE
-            spans = payloads.starts[there], payloads.lengths[there]
+        for some, *payloads in _loaded(cache.missing, self._data):
             try:
-                cache.refill(some[there], scratch, *spans)
+                cache.refill(some, *payloads)
             except StoreFull as error:
                 logger.warning("partition %d: lost samples stay lost: %s", self._partition, error)
                 return
+
+
+def _loaded(
+    samples: np.ndarray, data: ClientData
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Load samples, int64[k], in the form in which they are cached, some at a time.
+
+    Yields those that can be read, the memory in which they are, where each begins, its length.
+    """
+    if not len(samples):
+        return
+    loader, scratch = Loader(data), np.empty(data.scratch_bytes(LOADED_AT_ONCE), np.uint8)
+    for first in range(0, len(samples), LOADED_AT_ONCE):
+        payloads = load_for_cache(samples[first : first + LOADED_AT_ONCE], data, loader, scratch)
+        there = payloads.starts != UNREADABLE
+        spans = payloads.starts[there], payloads.lengths[there]
+        yield payloads.samples[there], scratch, *spans

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from clients.budget import budget_of
 from clients.datasets import Dataset
 from clients.forms import Form, Weights, form_of
 from clients.prepare import Federation
@@ -30,6 +31,7 @@ class ClientData:
         size_bytes: int64 [n], what a sample weighs at the origin.
         form: how each is cached, and what it weighs there.
         is_timed: whether decoding takes time.
+        budget_bytes: what the cache may take.
     """
 
     dataset: Dataset
@@ -38,6 +40,7 @@ class ClientData:
     size_bytes: np.ndarray
     form: Form
     is_timed: bool
+    budget_bytes: int
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -87,12 +90,13 @@ def client_data(
     train, indices = federation.train, federation.samples_of(partition)
     size_bytes, origin = federation.size_bytes[indices], train.origin.subset(indices)
     weights = Weights(size_bytes, federation.prepared_bytes[indices], federation.is_timed)
-    layout = Layout.for_budget(experiment.cache.budget_of(int(size_bytes.sum())))
+    budget_bytes = budget_of(experiment, weights)
     return ClientData(
         dataset=train,
         origin=origin if slow is None else slow(partition, origin, size_bytes),
         labels=train.labels[indices],
         size_bytes=size_bytes,
-        form=form_of(experiment.chosen.form, weights, speeds, layout),
+        form=form_of(experiment.chosen.form, weights, speeds, Layout.for_budget(budget_bytes)),
         is_timed=federation.is_timed,
+        budget_bytes=budget_bytes,
     )

@@ -136,7 +136,7 @@ class Device:
         self._staging: InBackground | None = None
         self._recorder: Recorder | None = None
         if experiment.engine.record_trace:
-            sizes, budget_bytes = self.data.form.size_bytes, self._cache.budget_bytes
+            sizes, budget_bytes = self.data.form.size_bytes, self.data.budget_bytes
             self._recorder = Recorder(experiment, host.home, partition, sizes, budget_bytes)
 
     def profile(self) -> ProfileClaims:
@@ -155,7 +155,7 @@ class Device:
                 mean_cached_bytes=float(data.form.size_bytes.mean()),
                 decoded_share=float(data.is_timed),
                 cached_decoded_share=float((data.is_timed & ~data.form.prepared).mean()),
-                budget_bytes=self._cache.budget_bytes,
+                budget_bytes=data.budget_bytes,
                 resident_samples=len(cache),
                 resident_bytes=cache.resident_bytes,
                 **speeds,

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from clients import standstill
-from clients.client_cache import EMPTIED_TAG, ClientCache
+from clients.client_cache import FIRST_TAG, ClientCache
 from fedio.faults import Struck
 from storage import SampleCache
 from storage.errors import StoreFull
@@ -114,7 +114,7 @@ def corrupt(cache: ClientCache) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.truncate(cache.folder / DATA_FILE, LEFT_BYTES)
     with cache.newest() as emptied:
-        emptied.save(EMPTIED_TAG)
+        emptied.save(FIRST_TAG)
 
 
 def stand_still(seconds: float) -> None:

@@ -52,6 +52,31 @@ def partition(labels: np.ndarray, data: Data, rng: np.random.Generator) -> list[
     return [np.sort(part) for part in parts]
 
 
+def dealt_by_speed(
+    parts: list[np.ndarray],
+    labels: np.ndarray,
+    share: float,
+    by_speed: np.ndarray,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """Return the parts, of which a share is dealt out anew: the last classes to the slowest.
+
+    Args:
+        parts: each client's samples.
+        labels: int64 [n].
+        share: of the clients, who are drawn; to a whole number.
+        by_speed: the clients, int64, the fastest first.
+        rng: draws them.
+    """
+    drawn = rng.choice(len(parts), int(share * len(parts) + 0.5), replace=False)
+    means = np.array([labels[part].mean() for part in parts])
+    owners = np.sort(drawn)[np.argsort(means[np.sort(drawn)], kind="stable")]
+    dealt = list(parts)
+    for client, owner in zip(by_speed[np.isin(by_speed, drawn)], owners, strict=True):
+        dealt[client] = parts[owner]
+    return dealt
+
+
 def draw_sizes(wanted: LogNormal, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return `count` whole numbers >= 1, log-normal around the median and clipped, int64."""
     drawn = wanted.median * np.exp(wanted.sigma * rng.standard_normal(count))

@@ -14,10 +14,11 @@ import numpy as np
 from pydantic import ValidationError
 
 from clients.datasets import DATASETS, Dataset, Split, stored
-from clients.partition import draw_sizes, partition
+from clients.partition import dealt_by_speed, draw_sizes, partition
 from fedio.config import Data, Experiment, Spec
 from fedio.errors import InputError
 from fedio.plugins import resolve
+from fedio.profiles import fleet_of
 from fedio.seeds import Purpose, rng
 
 LAYOUT = 1
@@ -90,10 +91,11 @@ def prepare(experiment: Experiment) -> Federation:
     """
     data = experiment.data
     split = load_split(data.dataset, data.home)
-    key = _hash(data, experiment.seed, split)
+    by_speed = _by_speed(experiment) if data.partition.slow_labels else None
+    key = _hash(data, experiment.seed, split, by_speed)
     return stored.once(
         data.home / "prepared" / key,
-        partial(_build, data, experiment.seed, split.train),
+        partial(_build, data, experiment.seed, split.train, by_speed),
         partial(_open, data, key, split),
     )
 
@@ -118,18 +120,33 @@ def load_split(spec: Spec, home: Path) -> Split:
         raise InputError(f"{key}: {found['msg'].removeprefix('Value error, ')}{given}") from error
 
 
-def _hash(data: Data, seed: int, split: Split) -> str:
+def _by_speed(experiment: Experiment) -> np.ndarray:
+    """Return the clients, int64, those whose devices compute fastest first."""
+    return np.argsort(fleet_of(experiment)[1].compute_s, kind="stable")
+
+
+def _hash(data: Data, seed: int, split: Split, by_speed: np.ndarray | None) -> str:
     """Return a hash of what determines who has which samples and what they weigh."""
     values = data.model_dump(mode="json", exclude={"folder", "dataset"})
+    if by_speed is None:
+        del values["partition"]["slow_labels"]
+    else:
+        values["by_speed"] = by_speed.tolist()
     values |= {"dataset": data.dataset.name, "content": split.digest, "shape": split.train.shape}
     values |= {"seed": seed, "layout": LAYOUT}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _build(data: Data, seed: int, train: Dataset, folder: Path) -> None:
+def _build(
+    data: Data, seed: int, train: Dataset, by_speed: np.ndarray | None, folder: Path
+) -> None:
     generator = rng(seed, Purpose.PARTITION)
     training, holdout = [], []
-    for samples in partition(train.labels, data, generator):
+    parts = partition(train.labels, data, generator)
+    if by_speed is not None:
+        slow_labels = data.partition.slow_labels
+        parts = dealt_by_speed(parts, train.labels, slow_labels, by_speed, generator)
+    for samples in parts:
         shuffled = generator.permutation(samples)
         held_out = min(int(data.holdout * len(samples) + 0.5), len(samples) - 1)
         holdout.append(np.sort(shuffled[:held_out]))

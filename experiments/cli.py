@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from experiments import board, commands, running
+from experiments import board, commands, mapping, running
 from experiments.logs import quiet
 from experiments.probe.options import add_options as add_probe
 from fedio.errors import InputError, RunError
@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_experiment(device)
     board.add_options(device)
     _add_compare(add("compare", running.compare, "Run the arms of an experiment and compare them."))
+    _add_map(add("map", mapping.run, "Run the comparisons in all cells of an experiment's map."))
     _add_report(add("report", commands.report, "Make the table and the report from run folders."))
     _add_plot(add("plot", commands.plot, "Draw the plots from run folders."))
     _add_data(
@@ -174,12 +175,31 @@ def _add_one_run(parser: argparse.ArgumentParser) -> None:
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     _add_experiment(parser)
     parser.add_argument("--quick", action="store_true", help="the short list of arms and seeds")
-    parser.add_argument("--seeds", type=_count, metavar="N", help="how many seeds per arm")
     parser.add_argument("--target", type=_accuracy, metavar="ACC", help="accuracy to reach, 0 to 1")
-    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="runs at a time (1)")
-    parser.add_argument("--no-cache", action="store_true", help="run again what is there already")
+    _add_many_runs(parser)
     _add_out(parser, "runs/compare-NAME")
     _add_json(parser)
+
+
+def _add_map(parser: argparse.ArgumentParser) -> None:
+    _add_experiment(parser)
+    parser.add_argument(
+        "--axis",
+        action="append",
+        default=[],
+        metavar="NAME",
+        dest="axes",
+        help="which axis (all; may be repeated)",
+    )
+    _add_many_runs(parser)
+    _add_out(parser, "runs/map-NAME")
+    _add_json(parser)
+
+
+def _add_many_runs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=_count, metavar="N", help="how many seeds per arm")
+    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="runs at a time (1)")
+    parser.add_argument("--no-cache", action="store_true", help="run again what is there already")
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -190,6 +210,12 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", type=_accuracy, metavar="ACC", help="accuracy to reach, 0 to 1")
     parser.add_argument(
         "--export", choices=commands.EXPORTS, help="write rounds and participations"
+    )
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE.md", help="write the page of results, of any runs"
+    )
+    parser.add_argument(
+        "--words", type=Path, metavar="FILE.md", help="conclusions for it, below headings ## NAME"
     )
     _add_out(parser, "the folder of RUN")
     _add_json(parser)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from experiments.units import number, percent, seconds, size
+from experiments.units import NOTHING, number, percent, seconds, size
 from fedio.runs import Row
 
 
@@ -29,10 +29,23 @@ class Column:
     tells: Callable[[Sequence[Row]], bool] = _always
 
 
+def _differ(key: str) -> Callable[[Sequence[Row]], bool]:
+    return lambda arms: len({arm[key] for arm in arms}) > 1
+
+
+def _any(key: str) -> Callable[[Sequence[Row]], bool]:
+    return lambda arms: any(arm[key] for arm in arms)
+
+
+SIGNS = {None: "", "at most": "<= ", "at least": ">= "}
+
+
 def _speedup(row: Row) -> str:
-    if row["speedup_low"] is None or row["speedup_low"] == row["speedup_high"]:
-        return number(row["speedup"])
-    return f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
+    bound, low, high = (row[f"speedup{key}"] for key in ("_bound", "_low", "_high"))
+    if bound == "mixed":
+        return str(bound)
+    interval = "" if low == high else f" [{number(low)}, {number(high)}]"
+    return SIGNS[bound] + number(row["speedup"]) + interval
 
 
 def _final(row: Row) -> str:
@@ -40,7 +53,30 @@ def _final(row: Row) -> str:
     return percent(row["final_accuracy"]) + ("" if spread is None else f" ±{100 * spread:.1f}")
 
 
+def _difference(row: Row) -> str:
+    """Return the difference of final accuracy in points, as the interval has it."""
+    keys = ("accuracy_difference", "accuracy_difference_low", "accuracy_difference_high")
+    if row["equal_accuracy"] is None:
+        return NOTHING
+    middle, low, high = (f"{100 * row[key]:+.2f}" for key in keys)
+    interval = "" if low == high else f" [{low}, {high}]"
+    return f"{middle}{interval} {row['equal_accuracy']}"
+
+
 TIME_COLUMNS = (
+    Column(
+        "seeds",
+        "how many seeds the arm ran; its figures are over all of them, what refers to another arm "
+        "over those that both ran",
+        lambda row: str(len(row["seeds"])),
+        lambda arms: len({len(arm["seeds"]) for arm in arms}) > 1,
+    ),
+    Column(
+        "reached",
+        "how many seeds reached the target",
+        lambda row: f"{row['reached']} of {len(row['seeds'])}",
+        _any("censored"),
+    ),
     Column(
         "to target",
         "time of the first of 3 consecutive evaluations at the target or above "
@@ -53,10 +89,21 @@ TIME_COLUMNS = (
         "[95% t interval on the logarithms]",
         _speedup,
     ),
+)
+
+ACCURACY_COLUMNS = (
     Column(
         "final",
         "mean test accuracy of the last 5 evaluations, ± standard deviation over seeds",
         _final,
+    ),
+    Column(
+        "less ref.",
+        "final accuracy less the reference's in points, paired by seed [90% t interval]; yes: "
+        "equal within 1 point by two one-sided t tests at 5%; higher, lower: not so, and 0 is "
+        "outside the interval; open: neither",
+        _difference,
+        lambda arms: any(arm["equal_accuracy"] for arm in arms),
     ),
     Column(
         "worst 10%",
@@ -84,14 +131,6 @@ STAGING = {
     True: ("yes", "who trains next fills its cache while it is idle"),
     False: ("no", "nothing is staged"),
 }
-
-
-def _differ(key: str) -> Callable[[Sequence[Row]], bool]:
-    return lambda arms: len({arm[key] for arm in arms}) > 1
-
-
-def _any(key: str) -> Callable[[Sequence[Row]], bool]:
-    return lambda arms: any(arm[key] for arm in arms)
 
 
 def _weighs(arms: Sequence[Row]) -> bool:
@@ -238,6 +277,11 @@ SAMPLE_COLUMNS = (
         lambda row: percent(row["coverage"]),
     ),
     Column(
+        "unselected",
+        "clients that were never selected",
+        lambda row: number(row["never_selected"]),
+    ),
+    Column(
         "Jain",
         "Jain's index of the times that clients were selected: 1 is all alike",
         lambda row: number(row["jain_index"]),
@@ -245,7 +289,8 @@ SAMPLE_COLUMNS = (
 )
 
 TABLES = {
-    "Time and accuracy": TIME_COLUMNS,
+    "Time to target": TIME_COLUMNS,
+    "Accuracy": ACCURACY_COLUMNS,
     "Rounds": ROUND_COLUMNS,
     "Reading": READING_COLUMNS,
     "Storage": STORAGE_COLUMNS,

@@ -13,7 +13,7 @@ from clients.models import MODELS
 from clients.prepare import describe, load_split, prepare
 from clients.samplers import SAMPLERS
 from experiments import doctor as checks
-from experiments import plots, replays
+from experiments import plots, replays, results
 from experiments import probe as probes
 from experiments import report as reports
 from experiments.bench import BENCHES
@@ -67,7 +67,10 @@ TABLES: dict[str, Mapping[str, object] | list[str]] = {
 
 
 def report(options: argparse.Namespace) -> None:
-    """Make table, plots and report again from run folders, explain a round, or export."""
+    """Make table, plots and report again from run folders, explain a round, export, or a page."""
+    if options.markdown or options.words:
+        _page(options)
+        return
     check_file(options.json)
     if options.json and (options.round is not None or options.export):
         raise InputError("--json goes with the table, not with --round or --export")
@@ -85,11 +88,23 @@ def report(options: argparse.Namespace) -> None:
     present(runs, out, compare_json(runs, options.target), options.json)
 
 
+def _page(options: argparse.Namespace) -> None:
+    """Write the page of results."""
+    if options.markdown is None:
+        raise InputError("--words goes with --markdown FILE.md")
+    for name in ("json", "round", "export", "target", "out"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--markdown writes a page and its plots; leave --{name} out")
+    check_file(options.markdown)
+    words = {} if options.words is None else results.read_words(options.words)
+    results.write(find_runs(options.runs), options.markdown, words)
+    out_console.print(options.markdown, soft_wrap=True)
+
+
 def plot(options: argparse.Namespace) -> None:
     """Draw the plots."""
     runs = [read_run(path) for path in find_runs(options.runs)]
-    target = options.target or runs[0].experiment.compare.target_accuracy
-    for path in plots.write(runs, _report_folder(options), target):
+    for path in plots.write(runs, _report_folder(options), compare_json(runs, options.target)):
         out_console.print(path, soft_wrap=True)
 
 

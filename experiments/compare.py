@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from experiments.engines import inline
 from experiments.logs import quiet
-from experiments.progress import watch
+from experiments.progress import Watched, watch
 from fedio.config import Arm, Experiment
 from fedio.errors import InputError, RunError
 from fedio.loading import differing_keys, load
@@ -46,16 +46,23 @@ class Job:
     @property
     def name(self) -> str:
         """What progress calls it."""
-        return f"{self.experiment.arm}, seed {self.experiment.seed}"
+        cell = f"{self.experiment.cell}: " if self.experiment.cell else ""
+        return f"{cell}{self.experiment.arm}, seed {self.experiment.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The runs of a comparison, in order, and where they go."""
+    """The runs of a comparison, or of the several of a map, in order.
+
+    Attributes:
+        experiment: what they are runs of.
+        jobs: the runs; each has its own folder.
+        file: keeps the experiment, and tells what the folder that it is in holds.
+    """
 
     experiment: Experiment
     jobs: list[Job]
-    out: Path
+    file: Path
 
 
 def plan(experiment: Experiment, out: Path, *, quick: bool, seeds: int | None) -> Plan:
@@ -65,30 +72,59 @@ def plan(experiment: Experiment, out: Path, *, quick: bool, seeds: int | None) -
         experiment: arms, reference and seeds are in its `compare` section.
         out: the folder for all of it.
         quick: take the short list of arms and seeds.
-        seeds: how many seeds, counted from the experiment's own, instead of the section's.
+        seeds: how many seeds every arm has, instead of what the section says.
 
     Raises:
-        InputError: the folder holds something else, the reference is not among the arms, or arms
-            differ in the form of cached samples and in something else.
+        InputError: the folder holds something else, or `jobs_of` finds something wrong.
     """
     section = experiment.compare
     names = (section.quick_arms if quick else section.arms) or list(experiment.arms)
+    few = section.quick_seeds if quick else None
+    made = Plan(experiment, jobs_of(experiment, names, out, seeds or few), out / COMPARISON_FILE)
+    check_folders(made)
+    return made
+
+
+def jobs_of(
+    experiment: Experiment, names: Sequence[str], out: Path, seeds: int | None
+) -> list[Job]:
+    """Return a run for each seed and arm: all arms with the first seed, then with the next.
+
+    Args:
+        experiment: seeds are counted from its own.
+        names: the arms to run.
+        out: the folder that gets one for each arm.
+        seeds: how many seeds every arm has; none: as many as the `compare` section gives it.
+
+    Raises:
+        InputError: the reference is not among the arms, or arms differ in the form of cached
+            samples and in something else.
+    """
+    section = experiment.compare
     if section.reference and section.reference not in names:
         raise InputError(
             f"compare.reference is {section.reference}, which is not among the arms to run: "
             f"{', '.join(names)}"
         )
     _check_forms({name: experiment.arms[name] for name in names})
-    count = seeds or (section.quick_seeds if quick else section.seeds)
-    jobs = [
+    counts = {name: seeds or section.arm_seeds.get(name, section.seeds) for name in names}
+    return [
         Job(experiment.for_arm(name, seed), out / name / f"seed-{seed}")
-        for seed in range(experiment.seed, experiment.seed + count)
+        for seed in range(experiment.seed, experiment.seed + max(counts.values()))
         for name in names
+        if seed < experiment.seed + counts[name]
     ]
-    _check_folder(experiment, out)
-    for job in jobs:
+
+
+def check_folders(plan: Plan) -> None:
+    """Check that the folders of a plan are new, or hold runs of what it is to run.
+
+    Raises:
+        InputError: one holds something else, which would be lost.
+    """
+    _check_folder(plan.experiment, plan.file)
+    for job in plan.jobs:
         check_reusable(job.folder, job.experiment)
-    return Plan(experiment, jobs, out)
 
 
 def _check_forms(arms: Mapping[str, Arm]) -> None:
@@ -124,13 +160,13 @@ def execute(plan: Plan, console: Console, *, workers: int, reuse: bool) -> list[
     Raises:
         RunError: a run failed.
     """
-    write_text(plan.out / COMPARISON_FILE, plan.experiment.to_toml())
+    write_text(plan.file, plan.experiment.to_toml())
     jobs = [job for job in plan.jobs if not (reuse and _is_complete(job))]
     if len(jobs) < len(plan.jobs):
         console.print(f"{len(plan.jobs) - len(jobs)} of {len(plan.jobs)} runs are there already")
     folders = [(job, _folder_of(job, reuse=reuse)) for job in jobs]
-    watched = {job.name: job.folder for job in jobs}
-    with watch(watched, plan.experiment.rounds.rounds, console):
+    watched = {job.name: Watched(job.folder, job.experiment.rounds.rounds) for job in jobs}
+    with watch(watched, console):
         _run_all(folders, workers)
     return [job.folder for job in plan.jobs]
 
@@ -194,17 +230,18 @@ def _folder_of(job: Job, *, reuse: bool) -> RunFolder:
     return RunFolder.create(job.folder, job.experiment)
 
 
-def _check_folder(experiment: Experiment, out: Path) -> None:
-    """Check that the folder is new, or of a comparison in the same setting."""
+def _check_folder(experiment: Experiment, file: Path) -> None:
+    """Check that the folder is new, or has such a file, of the same setting."""
+    out = file.parent
     if not out.exists():
         return
     if not out.is_dir():
         raise InputError(f"{out} is a file; name a folder with --out")
     if is_empty(out):
         return
-    if not (out / COMPARISON_FILE).is_file():
-        raise InputError(f"{out} is not empty and holds no comparison; name another --out")
-    other = load(out / COMPARISON_FILE)
+    if not file.is_file():
+        raise InputError(f"{out} is not empty and holds no {file.stem}; name another --out")
+    other = load(file)
     if other.setting != experiment.setting:
         differing = ", ".join(differing_keys(other, experiment)[:4])
         raise InputError(

@@ -1,13 +1,17 @@
-"""What all plots share: colours, sizes and units."""
+"""What all plots share: colours, sizes, units and files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+
+from fedio.errors import InputError
 
 # Okabe and Ito's palette, told apart with any colour vision; its yellow is too pale for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -41,6 +45,8 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 200,
 }
 WIDTH = 6.4
+_MOST_NAMES_WITHIN = 8
+METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}}
 
 
 def one_panel(height: float) -> tuple[Figure, Axes]:
@@ -63,3 +69,51 @@ def swatches(figure: Figure, kinds: Iterable[tuple[str, str]], columns: int) -> 
         handles=handles, loc="outside upper center", ncols=columns, handlelength=1,
         columnspacing=1.2,
     )  # fmt: skip
+
+
+def name_lines(figure: Figure, axes: Axes, place: Literal["upper right", "lower right"]) -> None:
+    """Name the lines of a plot of one panel: within it, or above it where they are many.
+
+    Args:
+        figure: made higher by what the names above the plot need.
+        axes: where the lines are.
+        place: of a legend within it.
+    """
+    lines, names = axes.get_legend_handles_labels()
+    if len(names) > _MOST_NAMES_WITHIN:
+        columns = 3 if max(map(len, names)) < 24 else 2
+        figure.legend(lines, names, loc="outside upper center", ncols=columns)
+        figure.set_figheight(figure.get_figheight() + 0.17 * -(-len(names) // columns))
+    elif names:
+        axes.legend(loc=place)
+
+
+def save(
+    plots: Mapping[str, Callable[[], Figure]], folder: Path, endings: Sequence[str]
+) -> list[Path]:
+    """Draw figures and write each into a folder, which is made, and return the files.
+
+    Files of equal figures are equal: no dates and no random names in them.
+
+    Args:
+        plots: what draws each, by the name of its file.
+        folder: made if it is not there.
+        endings: of `png` and `svg`.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    files: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in plots.items():
+            with mpl.rc_context(STYLE):
+                figure = draw()
+                for ending in endings:
+                    files.append(folder / f"{name}.{ending}")
+                    figure.savefig(files[-1], metadata=METADATA[ending], bbox_inches="tight")
+    except OSError as error:
+        raise InputError(
+            f"cannot write plots to {folder}: {error.strerror}; name another --out"
+        ) from error
+    return files

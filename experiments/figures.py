@@ -5,25 +5,28 @@ Seconds are of the runs' clock, which they share.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, geometric_mean, stdev
+from collections.abc import Iterable, Sequence
+from statistics import geometric_mean, stdev
 from typing import Any
-
-from scipy.special import stdtrit
 
 from experiments.clock_error import clock_error
 from experiments.fault_counts import fault_counts
-from experiments.run_figures import final_accuracy, mean, run_figures, tells, time_to_target_s
+from experiments.run_figures import (
+    accuracy_at_horizon,
+    final_accuracy,
+    mean,
+    run_figures,
+    tells,
+    time_to_target,
+)
+from experiments.statistics import accuracy_difference, speedup
 from experiments.units import CLOCKS
 from fedio.config import Experiment
 from fedio.errors import InputError
 from fedio.loading import differing_keys
 from fedio.plugins import unknown
 from fedio.runs import Row, Run
-
-CONFIDENCE = 0.95
 
 # Keys that tell the runs of one comparison apart, not worth naming where more differs.
 _ARM_KEYS = ("arm", "seed", "engine.", "compare.", "description")
@@ -85,33 +88,6 @@ def _timing(run: Run) -> str:
     return CLOCKS[run.clock] + pace
 
 
-def speedup(
-    arm_s: Mapping[int, float | None], reference_s: Mapping[int, float | None]
-) -> tuple[float | None, float | None, float | None]:
-    """Return the speed-up over the reference and its 95 % interval, paired by seed.
-
-    The geometric mean of reference / arm over the seeds that both have, with a two-sided t
-    interval on the logarithms.
-
-    Args:
-        arm_s: seconds to target by seed, none where it was not reached.
-        reference_s: the same of the reference arm.
-
-    Returns:
-        speed-up, low, high: none unless every pair reached; no interval for one seed.
-    """
-    pairs = [(reference_s[seed], arm_s[seed]) for seed in arm_s if seed in reference_s]
-    logs = [math.log(one / other) for one, other in pairs if one and other]
-    if not logs or len(logs) < len(pairs):
-        return None, None, None
-    middle = fmean(logs)
-    if len(logs) == 1:
-        return math.exp(middle), None, None
-    quantile = float(stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * stdev(logs) / math.sqrt(len(logs))
-    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
-
-
 def arm_figures(runs: Sequence[Run], target: float, reference: Sequence[Run]) -> Row:
     """Return the figures of one arm: over seeds, times are geometric means, the rest means.
 
@@ -123,11 +99,8 @@ def arm_figures(runs: Sequence[Run], target: float, reference: Sequence[Run]) ->
         target: accuracy to reach.
         reference: the runs of the arm that speed-ups refer to.
     """
-    times = {run.experiment.seed: time_to_target_s(run, target) for run in runs}
-    reached = [time for time in times.values() if time]
-    ratio, low, high = speedup(
-        times, {run.experiment.seed: time_to_target_s(run, target) for run in reference}
-    )
+    times = [time_to_target(run, target) for run in runs]
+    reached_s = [time.seconds for time in times if time.reached]
     finals = [value for run in runs if (value := final_accuracy(run)) is not None]
     outcomes = Counter(row["outcome"] for run in runs for row in run.clients)
     per_run = [run_figures(run) for run in runs]
@@ -142,11 +115,11 @@ def arm_figures(runs: Sequence[Run], target: float, reference: Sequence[Run]) ->
         "aggregation": arm.aggregation.name,
         "normalisation": arm.normalisation,
         "local_work": arm.local_work,
-        "seeds": sorted(times),
-        "time_to_target_s": geometric_mean(reached) if len(reached) == len(times) else None,
-        "speedup": ratio,
-        "speedup_low": low,
-        "speedup_high": high,
+        "seeds": sorted(run.experiment.seed for run in runs),
+        "time_to_target_s": geometric_mean(reached_s) if len(reached_s) == len(times) else None,
+        "reached": len(reached_s),
+        "censored": len(times) - len(reached_s),
+        **_against(reference, runs, target),
         "final_accuracy": mean(finals),
         "final_accuracy_spread": stdev(finals) if len(finals) > 1 else None,
         **{key: mean(figures[key] for figures in per_run) for key in per_run[0]},
@@ -154,6 +127,25 @@ def arm_figures(runs: Sequence[Run], target: float, reference: Sequence[Run]) ->
             key: outcomes[key]
             for key in ("counted", "late", "left", "unused", "failed", "rejected")
         },
+    }
+
+
+def _against(reference: Sequence[Run], runs: Sequence[Run], target: float) -> Row:
+    """Return the figures of an arm that refer to another, paired by seed."""
+    sides = (runs, reference)
+    times = [{run.experiment.seed: time_to_target(run, target) for run in side} for side in sides]
+    finals = [{run.experiment.seed: accuracy_at_horizon(run) for run in side} for side in sides]
+    faster, closer = speedup(*times), accuracy_difference(*finals)
+    return {
+        "speedup": faster.ratio,
+        "speedup_low": faster.low,
+        "speedup_high": faster.high,
+        "speedup_bound": faster.bound,
+        "speedup_pairs": faster.pairs,
+        "accuracy_difference": closer.mean,
+        "accuracy_difference_low": closer.low,
+        "accuracy_difference_high": closer.high,
+        "equal_accuracy": closer.equal,
     }
 
 
@@ -216,6 +208,8 @@ def setting(experiment: Experiment) -> Row:
         "batch_size": experiment.training.batch_size,
         "clients": experiment.data.clients,
         "rounds": experiment.rounds.rounds,
+        "horizon_s": experiment.rounds.horizon_s,
+        "stop_accuracy": experiment.rounds.stop_accuracy,
         "cohort": experiment.rounds.cohort,
         "over_commitment": experiment.rounds.over_commitment,
         "deadline_s": experiment.rounds.deadline_s,

@@ -1,6 +1,6 @@
-"""Plots of runs, each as PNG and SVG: accuracy, phases, hits, selection and timelines.
+"""Plots of runs: accuracy, phases, hits and selection here, others beside.
 
-They read run folders only. Files are equal for equal runs: no dates and no random names in them.
+They read run folders only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,20 +22,23 @@ from experiments.drawing import (
     COLOURS,
     DASHES,
     PHASES,
-    STYLE,
     WIDTH,
+    name_lines,
     one_panel,
+    save,
     swatches,
     time_unit,
 )
 from experiments.figures import arm_figures, group_by_arm
 from experiments.run_figures import evaluations, stall_s, time_to_target_s, times_selected
+from experiments.speedup_plot import has_speedups, speedups
 from experiments.timelines import timeline
 from experiments.units import CLOCKS, number, percent, seconds
-from fedio.errors import InputError
 from fedio.runs import Row, Run
 
 Arms = Mapping[str, Sequence[Run]]
+Drawn = Mapping[str, Callable[[], Figure]]
+"""What draws each plot, by its name."""
 
 TIMELINE = "timeline-"
 """With an arm's name, the name of the timeline of its first seed."""
@@ -49,42 +51,37 @@ HITS = {
 }
 
 
-def write(runs: Iterable[Run], folder: Path, target: float | None = None) -> list[Path]:
-    """Write all plots of `runs` into `folder`, and return the files.
+def write(runs: Iterable[Run], folder: Path, comparison: Row) -> list[Path]:
+    """Write all plots of `runs` into `folder`, as PNG and SVG, and return the files.
 
     Args:
         runs: of one comparison.
         folder: made if it is not there.
-        target: accuracy at which a line is drawn.
+        comparison: what `compare_json` returned for them.
 
     Raises:
         InputError: the runs do not belong together, or the folder cannot be written.
     """
     arms = group_by_arm(runs)
-    plots: dict[str, Callable[[], Figure]] = {
+    timelines = {f"{TIMELINE}{arm}": partial(timeline, same[0]) for arm, same in arms.items()}
+    return save({**comparing(arms, comparison), **timelines}, folder, ("png", "svg"))
+
+
+def comparing(arms: Arms, comparison: Row) -> Drawn:
+    """Return what draws the plots that a comparison has something for."""
+    target = comparison["target_accuracy"]
+    drawn: dict[str, Callable[[], Figure]] = {
         "accuracy": lambda: accuracy(arms, target),
         "phases": lambda: phases(arms),
         "hits": lambda: hits(arms),
         "selection": lambda: selection(arms),
-        **{f"{TIMELINE}{arm}": partial(timeline, same[0]) for arm, same in arms.items()},
     }
+    if has_speedups(comparison):
+        drawn = {"speedups": lambda: speedups(comparison)} | drawn
     everyone = [run for same in arms.values() for run in same]
     if any(timed(everyone)):
-        plots["clock-error"] = partial(clock_error, everyone)
-    files: list[Path] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, draw in plots.items():
-            with mpl.rc_context(STYLE):
-                figure = draw()
-                for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-                    files.append(folder / f"{name}.{ending}")
-                    figure.savefig(files[-1], metadata=metadata, bbox_inches="tight")
-    except OSError as error:
-        raise InputError(
-            f"cannot write plots to {folder}: {error.strerror}; name another --out"
-        ) from error
-    return files
+        drawn["clock-error"] = partial(clock_error, everyone)
+    return drawn
 
 
 LOWEST_SHARE_OF_TARGET = 0.6
@@ -130,8 +127,7 @@ def accuracy(arms: Arms, target: float | None) -> Figure:
     axes.set(xlabel=f"{_time(arms)} ({unit})", ylabel="test accuracy (%)", xlim=(0, None))
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
     axes.grid(visible=True)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower right")
+    name_lines(figure, axes, "lower right")
     return figure
 
 
@@ -248,7 +244,7 @@ def selection(arms: Arms) -> Figure:
     )  # fmt: skip
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=True)
-    axes.legend(loc="upper right")
+    name_lines(figure, axes, "upper right")
     return figure
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -19,24 +20,41 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedio.runs import ROUNDS_FILE
+from fedio.runs import ROUNDS_FILE, SUMMARY_FILE
 
 REFRESH_S = 0.25
 PLAIN_LINE_S = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A run to watch: its folder, and the rounds that it has unless it ends before."""
+
+    folder: Path
+    most_rounds: int
+
+    def rounds(self) -> tuple[int, int]:
+        """Return how many rounds it has written, the initial one not counted, and has in all."""
+        complete = (self.folder / SUMMARY_FILE).is_file()
+        try:
+            lines = (self.folder / ROUNDS_FILE).read_bytes().count(b"\n")
+        except OSError:
+            lines = 0
+        done = max(lines - 1, 0)
+        return done, done if complete else self.most_rounds
+
+
 @contextmanager
-def watch(folders: Mapping[str, Path], rounds: int, console: Console) -> Iterator[None]:
+def watch(runs: Mapping[str, Watched], console: Console) -> Iterator[None]:
     """Show how far runs are while the block runs.
 
     Args:
-        folders: what to call each run -> its folder.
-        rounds: how many rounds each has.
+        runs: what to call each run -> the run.
         console: where to show it; not a terminal gets a line now and then.
     """
     show = _bars if console.is_terminal else _lines
     done = threading.Event()
-    thread = threading.Thread(target=show, args=(dict(folders), rounds, console, done), daemon=True)
+    thread = threading.Thread(target=show, args=(dict(runs), console, done), daemon=True)
     thread.start()
     try:
         yield
@@ -45,9 +63,7 @@ def watch(folders: Mapping[str, Path], rounds: int, console: Console) -> Iterato
         thread.join()
 
 
-def _bars(
-    folders: Mapping[str, Path], rounds: int, console: Console, done: threading.Event
-) -> None:
+def _bars(runs: Mapping[str, Watched], console: Console, done: threading.Event) -> None:
     """Draw a bar for all rounds, and one for each run under way."""
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -57,13 +73,14 @@ def _bars(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bars:
-        total = bars.add_task("all rounds", total=rounds * len(folders))
+        everything = bars.add_task("all rounds", total=None)
         tasks: dict[str, TaskID] = {}
         while True:
             ended = done.wait(REFRESH_S)
-            counts = {name: rounds_done(folder) for name, folder in folders.items()}
-            bars.update(total, completed=sum(counts.values()))
-            for name, count in counts.items():
+            counts = {name: run.rounds() for name, run in runs.items()}
+            completed, total = (sum(part) for part in zip((0, 0), *counts.values(), strict=True))
+            bars.update(everything, completed=completed, total=total)
+            for name, (count, rounds) in counts.items():
                 if count and name not in tasks:
                     tasks[name] = bars.add_task(name, total=rounds)
                 if name in tasks:
@@ -72,20 +89,18 @@ def _bars(
                 return
 
 
-def _lines(
-    folders: Mapping[str, Path], rounds: int, console: Console, done: threading.Event
-) -> None:
+def _lines(runs: Mapping[str, Watched], console: Console, done: threading.Event) -> None:
     """Print a line at intervals, and one for each run that ends."""
     began = spoken = time.monotonic()
-    unfinished = set(folders)
-    total = rounds * len(folders)
+    unfinished = set(runs)
     while True:
         ended = done.wait(REFRESH_S)
-        counts = {name: rounds_done(folder) for name, folder in folders.items()}
-        now, completed = time.monotonic(), sum(counts.values())
-        for name in sorted(name for name in unfinished if counts[name] >= rounds):
+        counts = {name: run.rounds() for name, run in runs.items()}
+        for name in sorted(name for name in unfinished if counts[name][0] >= counts[name][1]):
             unfinished.discard(name)
-            console.print(f"{name}: {rounds} rounds done", highlight=False)
+            console.print(f"{name}: {counts[name][0]} rounds done", highlight=False)
+        completed, total = (sum(part) for part in zip((0, 0), *counts.values(), strict=True))
+        now = time.monotonic()
         if now - spoken >= PLAIN_LINE_S and completed < total:
             spoken = now
             left_s = (now - began) / completed * (total - completed) if completed else 0.0
@@ -93,11 +108,3 @@ def _lines(
             console.print(f"{completed} of {total} rounds{estimate}", highlight=False)
         if ended:
             return
-
-
-def rounds_done(folder: Path) -> int:
-    """Return how many rounds the run in `folder` has written, the initial one not counted."""
-    try:
-        return max((folder / ROUNDS_FILE).read_bytes().count(b"\n") - 1, 0)
-    except OSError:
-        return 0

@@ -12,10 +12,10 @@ import jinja2
 import pandas as pd
 
 from experiments import plots
+from experiments.captions import CAPTIONS, TIMELINE
 from experiments.columns import tables
 from experiments.explain import BUSY, PHASES, STAGED, exact, explain_run
 from experiments.figures import arm_name
-from experiments.plots import TIMELINE
 from experiments.side_tables import side_tables, telemetry_table
 from experiments.table import label, notes
 from experiments.telemetry import read as read_telemetry
@@ -26,26 +26,6 @@ from fedio.runs import Row, Run
 REPORT_FILE = "report.html"
 TEMPLATE_FILE = "report.html"
 FORMATS = ("csv", "parquet")
-
-CAPTIONS = {
-    "accuracy": "Accuracy on the central test set over time: mean over seeds, band from "
-    "the lowest to the highest. An evaluation holds until the next; a dot is the time to target.",
-    "phases": "What a counted participation takes, by phase: mean over participations and seeds. "
-    "Thick bars add up to its duration. Thin ones are what storage and decoding are busy with; "
-    "training stalls only while it waits for them. In brackets the mean length of a round, which "
-    "lasts until its last counted client.",
-    "hits": "What requests found, by round, over all participations and seeds.",
-    "selection": "How often clients were selected, most often first: mean over seeds, band from "
-    "the lowest to the highest.",
-    "clock-error": "The virtual clock against the devices, a dot per participation: on the "
-    "diagonal they agree. With hollow ones the host could not keep up with its device.",
-}
-TIMELINE_CAPTION = (
-    "What each client did when: participations from the start of their round. Where reading "
-    "overlaps training, stall and compute alternate; here one is drawn after the other. Pale ones "
-    "did not count."
-)
-
 
 # What is exported: name -> the rows of a run.
 TABLES: dict[str, Callable[[Run], list[Row]]] = {
@@ -66,7 +46,7 @@ def write(runs: Sequence[Run], folder: Path, comparison: Row) -> Path:
     Raises:
         InputError: the folder cannot be written.
     """
-    files = plots.write(_in_order(runs, comparison), folder, comparison["target_accuracy"])
+    files = plots.write(_in_order(runs, comparison), folder, comparison)
     images = {file.stem: file for file in files if file.suffix == ".svg"}
     path = folder / REPORT_FILE
     try:
@@ -106,13 +86,13 @@ def render(runs: Sequence[Run], comparison: Row, images: Mapping[str, Path]) -> 
         busy=BUSY,
         staged=STAGED,
         exact=exact,
-        timeline_caption=TIMELINE_CAPTION,
+        timeline_caption=TIMELINE,
     )
 
 
 def _section(run: Run, images: Mapping[str, Path]) -> Row:
     """Return what the report tells of one run; with a timeline if it is among the images."""
-    timeline = images.get(f"{TIMELINE}{arm_name(run)}")
+    timeline = images.get(f"{plots.TIMELINE}{arm_name(run)}")
     summary = summarise(read_telemetry(run.path))
     return {
         "run": run,

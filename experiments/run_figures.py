@@ -1,9 +1,9 @@
 """The figures of one run, from its folder alone.
 
 Time to target and final accuracy read the evaluations of rounds 1 and later (round 0 is the
-untrained model); nothing is interpolated. Counts read every participation of a run, late ones
-too: their reads and writes happened. Bytes are those of staging too. Seconds are of the run's
-clock.
+untrained model) up to the horizon, if there is one; nothing is interpolated. Counts read every
+participation of a run, late ones too, and those after the horizon: their reads and writes
+happened. Bytes are those of staging too. Seconds are of the run's clock.
 """
 
 from __future__ import annotations
@@ -13,34 +13,57 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from experiments.clock_error import is_behind
-from fedio.runs import CLOCK_KEYS, Row, Run
+from experiments.statistics import Time
+from fedio.runs import CLOCK_KEYS, HELD_EVALUATIONS, Row, Run
 
-HELD_EVALUATIONS = 3
 FINAL_EVALUATIONS = 5
 
 
+def ended_s(run: Run) -> float:
+    """Return the seconds after which nothing counts: those of the horizon, or of the run's end."""
+    horizon_s = run.experiment.rounds.horizon_s
+    return run.clock_s if horizon_s is None else min(horizon_s, run.clock_s)
+
+
 def evaluations(run: Run) -> list[tuple[float, float]]:
-    """Return (seconds, accuracy) of each evaluation after round 0, in order."""
+    """Return (seconds, accuracy) of each evaluation after round 0 that counts, in order."""
+    last_s = ended_s(run)
     return [
         (row["end_s"], row["accuracy"])
         for row in run.rounds
-        if row["round"] > 0 and row["accuracy"] is not None
+        if row["round"] > 0 and row["accuracy"] is not None and row["end_s"] <= last_s
     ]
 
 
+def time_to_target(run: Run, target: float) -> Time:
+    """Return the time of the first of 3 consecutive evaluations that reach `target`.
+
+    Where there are none it is censored: at the end, or at the first of the evaluations that had
+    reached it by then but were too few, since from there on it may have held.
+    """
+    held_s: list[float] = []
+    for time_s, accuracy in evaluations(run):
+        held_s = [*held_s, time_s] if accuracy >= target else []
+        if len(held_s) == HELD_EVALUATIONS:
+            return Time(held_s[0], reached=True)
+    return Time(held_s[0] if held_s else ended_s(run), reached=False)
+
+
 def time_to_target_s(run: Run, target: float) -> float | None:
-    """Return the seconds to the first of 3 consecutive evaluations that reach `target`, or none."""
-    held = evaluations(run)
-    for first in range(len(held) - HELD_EVALUATIONS + 1):
-        window = held[first : first + HELD_EVALUATIONS]
-        if all(accuracy >= target for _, accuracy in window):
-            return window[0][0]
-    return None
+    """Return the seconds to target, or none if it was not reached."""
+    time = time_to_target(run, target)
+    return time.seconds if time.reached else None
 
 
 def final_accuracy(run: Run) -> float | None:
     """Return the mean accuracy of the last 5 evaluations, or of all if there are fewer."""
     return mean(accuracy for _, accuracy in evaluations(run)[-FINAL_EVALUATIONS:])
+
+
+def accuracy_at_horizon(run: Run) -> float | None:
+    """Return the final accuracy of a run that went on to its horizon, none of any other."""
+    horizon_s = run.experiment.rounds.horizon_s
+    return None if horizon_s is None or run.clock_s < horizon_s else final_accuracy(run)
 
 
 def times_selected(run: Run) -> list[int]:
@@ -89,6 +112,7 @@ def run_figures(run: Run) -> dict[str, float | None]:
         "never_selected_accuracy": mean(value for value in never if value is not None),
         **_storage_figures(run),
         "coverage": _ratio(sum(times > 0 for times in selected), len(selected)),
+        "never_selected": selected.count(0),
         "jain_index": jain_index(selected),
     }
 

@@ -15,7 +15,7 @@ from experiments.engines import ENGINES, emulate
 from experiments.figures import compare_json
 from experiments.fitting import fit
 from experiments.interrupts import ended_like_interrupts
-from experiments.progress import watch
+from experiments.progress import Watched, watch
 from experiments.table import number, percent, print_table, seconds
 from experiments.terminal import check_file, out_console, progress_console, say, write_json
 from experiments.units import CLOCKS
@@ -43,7 +43,7 @@ MOST_CLIENTS = 10**6
 def run(options: argparse.Namespace) -> None:
     """Run one arm; `fedio emulate` is this with another engine."""
     experiment = experiment_of(options).for_arm(options.arm, options.seed)
-    _check_clock(experiment, options.engine)
+    check_clock(experiment, options.engine)
     if options.engine == EMULATE:
         emulate.check(experiment)
     out = options.out or Path(RUNS_FOLDER) / run_name(experiment)
@@ -87,7 +87,7 @@ def _run(experiment: Experiment, folder: RunFolder, engine: Engine) -> None:
     try:
         with (
             ended_like_interrupts(),
-            watch({name: folder.path}, experiment.rounds.rounds, progress_console),
+            watch({name: Watched(folder.path, experiment.rounds.rounds)}, progress_console),
         ):
             engine(experiment, folder)
     except InputError:
@@ -109,25 +109,29 @@ def _run(experiment: Experiment, folder: RunFolder, engine: Engine) -> None:
 def compare(options: argparse.Namespace) -> None:
     """Run a comparison, then make its table, plots and report."""
     experiment = experiment_of(options)
-    _check_clock(experiment, "compare")
+    check_clock(experiment, "compare")
     out = options.out or Path(RUNS_FOLDER) / f"compare-{experiment.name}"
     check_file(options.json)
     plan = comparison.plan(experiment, out, quick=options.quick, seeds=options.seeds)
-    try:
-        with reserved(out):
-            folders = comparison.execute(
-                plan, progress_console, workers=options.jobs, reuse=not options.no_cache
-            )
-    except KeyboardInterrupt:
-        progress_console.print("the same command goes on where this one was")
-        raise
-    runs = [read_run(folder) for folder in folders]
+    runs = [read_run(folder) for folder in carry_out(plan, options)]
     figures = compare_json(
         runs,
         target=experiment.compare.target_accuracy,
         reference=experiment.compare.reference or None,
     )
     present(runs, out, figures, options.json)
+
+
+def carry_out(plan: comparison.Plan, options: argparse.Namespace) -> list[Path]:
+    """Run what is missing of a plan and return its run folders."""
+    try:
+        with reserved(plan.file.parent):
+            return comparison.execute(
+                plan, progress_console, workers=options.jobs, reuse=not options.no_cache
+            )
+    except KeyboardInterrupt:
+        progress_console.print("the same command goes on where this one was")
+        raise
 
 
 def experiment_of(options: argparse.Namespace) -> Experiment:
@@ -156,7 +160,7 @@ def experiment_of(options: argparse.Namespace) -> Experiment:
     return experiment
 
 
-def _check_clock(experiment: Experiment, engine: str) -> None:
+def check_clock(experiment: Experiment, engine: str) -> None:
     """Check that what is to run the experiment has its clock."""
     if experiment.engine.clock == "wall" and engine != EMULATE:
         raise InputError(

@@ -36,3 +36,8 @@ def percent(value: float | None) -> str:
 def number(value: float | None) -> str:
     """Return a number with two decimals, or as a whole one from 100 on."""
     return NOTHING if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio as a number, with two significant digits where it is small."""
+    return number(value) if value is None or value >= 0.1 else f"{value:.2g}"

@@ -57,7 +57,8 @@ def code_digest(experiment: Experiment) -> str:
         for path in sorted((top / house).rglob("*")):
             if path.suffix in {".py", ".toml"} and path.parent.name not in EXPERIMENTS:
                 digest.update(str(path.relative_to(top)).encode() + path.read_bytes())
-    named = [*experiment.fleet.profiles, experiment.fleet.capacity, experiment.availability.file]
+    fleet = experiment.fleet
+    named = [*fleet.profiles, fleet.storage, fleet.capacity, experiment.availability.file]
     files = [Path(os.path.expanduser(name)) for name in named]  # noqa: PTH111 - takes any name
     own = [file for file in files if file.is_file()]
     for path in sorted([*own, *_plugin_files(experiment)]):

@@ -212,7 +212,7 @@ def load_profile(name: str) -> Profile:
         raise InputError(f"profile {where}: {first}") from error
 
 
-def draw_fleet(
+def draw_fleet(  # noqa: PLR0913 - options, by name
     shares: Mapping[str, float],
     clients: int,
     rng: np.random.Generator,
@@ -220,6 +220,7 @@ def draw_fleet(
     timing_model: str = "mobilenet",
     decode_bytes_per_s: float = np.inf,
     spread: float = 0.0,
+    storage: str = "",
 ) -> tuple[np.ndarray, Speeds]:
     """Draw a fleet: each client's device class, and its own figures around those of the class.
 
@@ -234,6 +235,7 @@ def draw_fleet(
         timing_model: a key of `RELATIVE_COST`, or a network that the profiles have measured.
         decode_bytes_per_s: of devices whose profile does not say how fast they decode.
         spread: of the speeds within a class.
+        storage: the profile whose tiers all devices have; their own if it is empty.
 
     Returns:
         The profile's position in `shares` per client (int64 [clients]) and the speeds.
@@ -244,6 +246,10 @@ def draw_fleet(
     profiles = [load_profile(name) for name in shares]
     training = [_training(*pair, timing_model) for pair in zip(shares, profiles, strict=True)]
     decode = [_decode(profile, decode_bytes_per_s) for profile in profiles]
+    if storage:
+        lent = load_profile(storage)
+        tiers = {"origin": lent.origin, "cache": lent.cache}
+        profiles = [profile.model_copy(update=tiers) for profile in profiles]
     classes = np.repeat(np.arange(len(profiles)), _apportion(list(shares.values()), clients))
     rng.shuffle(classes)
     compute, network, origin, cache = np.exp(spread * rng.standard_normal((4, clients)))
@@ -292,6 +298,7 @@ def fleet_of(experiment: Experiment) -> tuple[list[str], Speeds]:
         timing_model=experiment.model.name if own else experiment.timing.model,
         decode_bytes_per_s=experiment.data.decode_bytes_per_s,
         spread=mix.spread,
+        storage=mix.storage,
     )
     names = list(mix.profiles)
     return [names[i] for i in classes], _as_traced(speeds, experiment) if mix.capacity else speeds

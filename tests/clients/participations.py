@@ -32,7 +32,8 @@ def drawn(samples: int, seed: int = 0, *, side: int = 4) -> ClientData:
     size_bytes = rng.lognormal(9, 0.5, samples).astype(np.int64)
     dataset = Dataset("noise", 10, labels, ArrayOrigin(pixels), Pixels((3, side, side)))
     form = Form(np.zeros(samples, dtype=bool), size_bytes)
-    return ClientData(dataset, dataset.origin, labels, size_bytes, form, is_timed=True)
+    weights = size_bytes, form
+    return ClientData(dataset, dataset.origin, labels, *weights, is_timed=True, budget_bytes=0)
 
 
 def prepared(data: ClientData, each_bytes: int) -> ClientData:

@@ -283,7 +283,7 @@ def test_the_best_form_is_known_by_what_it_chose(small: Small, tmp_path: Path) -
 def test_lost_payloads_come_back_in_their_form(
     small: Small, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, *, renew: bool
 ) -> None:
-    monkeypatch.setattr(client_cache, "REFILLED_AT_ONCE", 2)
+    monkeypatch.setattr(client_cache, "LOADED_AT_ONCE", 2)
     experiment = with_form(small, form, cache={"share": 0.4})
     host, arrays = Host(experiment, tmp_path), Central(experiment).initial_arrays
     for server_round in (1, 2):

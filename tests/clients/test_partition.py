@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.partition import draw_sizes, partition
+from clients.partition import dealt_by_speed, draw_sizes, partition
 from fedio.config import Data, LogNormal
 from fedio.errors import InputError
 
@@ -101,6 +101,32 @@ def test_classes_without_samples_do_not_matter() -> None:
     labels = np.where(LABELS < 5, 2, 7)
     parts = divided(data(kind="dirichlet", samples=SIZES), labels=labels)
     assert len(parts) == 20
+
+
+def dealt(share: float, by_speed: np.ndarray, seed: int = 0) -> tuple[np.ndarray, int]:
+    """Each client's mean class, the fastest first, and how many have another part than before."""
+    parts = divided(data(kind="dirichlet", samples=SIZES))
+    after = dealt_by_speed(parts, LABELS, share, by_speed, np.random.default_rng(seed))
+    assert sorted(part[0] for part in after) == sorted(part[0] for part in parts)
+    moved = sum(one is not other for one, other in zip(parts, after, strict=True))
+    return np.array([LABELS[after[client]].mean() for client in by_speed]), moved
+
+
+def test_the_slower_a_device_the_later_the_classes_of_its_labels() -> None:
+    by_speed = np.random.default_rng(1).permutation(20)
+    means, moved = dealt(1.0, by_speed)
+    assert (np.diff(means) > 0).all()
+    assert moved > 10
+    assert dealt(0.0, by_speed)[1] == dealt(0.02, by_speed)[1] == 0
+
+
+def test_a_share_of_the_clients_is_drawn_for_that() -> None:
+    by_speed = np.random.default_rng(1).permutation(20)
+    plain, _ = dealt(0.0, by_speed)
+    (some, moved), (other, _) = dealt(0.48, by_speed), dealt(0.48, by_speed, seed=1)
+    assert 2 < moved <= 10
+    assert (np.diff(some[some != plain]) > 0).all()
+    assert some.tolist() != other.tolist()
 
 
 def digest(seed: int) -> str:

@@ -14,12 +14,15 @@ from clients.datasets import photos
 from clients.prepare import Federation, describe, load_split, prepare
 from fedio.config import Experiment, Spec
 from fedio.errors import InputError
+from fedio.profiles import fleet_of
 
 ARGS = {"samples": 120, "test_samples": 20, "median_side_px": 48}
 NOMINAL = {
     "size_bytes": {"median": 4e6, "sigma": 0.5, "min": 1e6, "max": 9e6},
     "prepared_bytes": 150_528,
 }
+
+PLAIN_HASH = "75f2b358418d24e6"
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +163,51 @@ def test_the_hash_covers_what_determines_the_data(home: Path) -> None:
     assert len(set(hashes)) == len(hashes)
     other = experiment(home).model_copy(update={"name": "other"})
     assert prepare(other).hash == hashes[0]
+
+
+def with_fleet(base: Experiment, share: float, **fleet: Any) -> Experiment:
+    """Return the experiment with labels that follow slow devices, so far."""
+    values = base.model_dump(exclude_none=True)
+    values["data"]["partition"] |= {"kind": "dirichlet", "slow_labels": share}
+    return Experiment.model_validate(values | {"fleet": fleet})
+
+
+def means_of(prepared: Federation) -> list[float]:
+    """Return the mean class of all that each client has, held out or not."""
+    both = prepared.samples_of, prepared.holdout_of
+    owned = (np.concatenate([of(i) for of in both]) for i in range(prepared.clients))
+    return [float(prepared.train.labels[own].mean()) for own in owned]
+
+
+def test_labels_follow_slow_devices_of_this_fleet_and_no_other(home: Path) -> None:
+    base = experiment(home)
+    fleets: list[dict[str, Any]] = [
+        {"spread": 0.3},
+        {"profiles": {"phone-low": 1.0, "phone-high": 1.0}},
+        {},
+    ]
+    wanted = [with_fleet(base, 1.0, **fleet) for fleet in fleets]
+    plain = prepare(with_fleet(base, 0.0))
+    for one in [*wanted, *wanted]:  # the second time from what is kept
+        means, compute_s = np.array(means_of(prepare(one))), fleet_of(one)[1].compute_s
+        order = np.argsort(compute_s, kind="stable")
+        assert (np.diff(means[order]) >= 0).all()
+        assert sorted(means) == pytest.approx(sorted(means_of(plain)))
+    assert len({prepare(one).hash for one in [*wanted, with_fleet(base, 0.5)]}) == 4
+
+
+def test_without_that_the_fleet_does_not_matter_to_the_data(home: Path) -> None:
+    base = experiment(home)
+    plain = prepare(with_fleet(base, 0.0))
+    assert same(prepare(with_fleet(base, 0.0, spread=0.3)), plain)
+    # As it was before there was such a thing, and is kept.
+    assert plain.hash == PLAIN_HASH
+
+
+def test_what_the_fleet_has_but_its_speed_does_not_matter_to_the_labels(home: Path) -> None:
+    ways = ({"spread": 0.3}, {"spread": 0.3, "storage": "fedcase-artifact"})
+    one, other = (prepare(with_fleet(experiment(home), 1.0, **fleet)) for fleet in ways)
+    assert same(one, other)
 
 
 def test_the_folder_does_not_matter(home: Path, tmp_path: Path) -> None:

@@ -80,3 +80,18 @@ def test_only_arms_that_run_count(tmp_path: Path) -> None:
     assert arms_of(chosen, tmp_path / "out") == ["a", "c"]
     with pytest.raises(InputError, match="arm a has form"):
         arms_of(chosen, tmp_path / "out", quick=True)
+
+
+def test_an_arm_may_have_seeds_of_its_own_and_those_of_one_seed_run_together(
+    tmp_path: Path,
+) -> None:
+    section = {"seeds": 2, "arm_seeds": {"a": 3, "c": 1}, "quick_seeds": 2}
+    chosen = experiment({"a": LRU, "b": GDSF, "c": LRU}, section)
+
+    def jobs(*, quick: bool = False, seeds: int | None = None) -> list[str]:
+        made = plan(chosen, tmp_path / "out", quick=quick, seeds=seeds)
+        return [f"{job.experiment.arm}{job.experiment.seed}" for job in made.jobs]
+
+    assert jobs() == ["a0", "b0", "c0", "a1", "b1", "a2"]
+    assert jobs(quick=True) == ["a0", "b0", "c0", "a1", "b1", "c1"]
+    assert jobs(seeds=1) == jobs(quick=True, seeds=1) == ["a0", "b0", "c0"]

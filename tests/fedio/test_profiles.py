@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from fedio.config import Experiment
 from fedio.errors import InputError
-from fedio.profiles import PROFILES, draw_fleet, fleet_of, known_profiles, load_profile
+from fedio.profiles import PROFILES, Speeds, draw_fleet, fleet_of, known_profiles, load_profile
 
 
 @pytest.mark.parametrize("name", known_profiles())
@@ -17,7 +18,7 @@ def test_every_profile_has_a_cache_faster_than_its_origin(name: str) -> None:
     profile = load_profile(name)
     assert profile.source
     assert profile.cache.read_bytes_per_s > profile.origin.read_bytes_per_s
-    assert profile.cache.read_latency_s < profile.origin.read_latency_s
+    assert profile.cache.read_latency_s <= profile.origin.read_latency_s
 
 
 def test_a_profile_of_ones_own_is_a_file(tmp_path: Path) -> None:
@@ -108,3 +109,30 @@ def test_spread_varies_devices_of_a_class_around_its_figures() -> None:
     # One factor per device and tier: latency and bandwidth move together.
     products = speeds.origin_read_latency_s * speeds.origin_read_bytes_per_s
     assert products == pytest.approx(products[0])
+
+
+def test_all_devices_have_the_storage_of_one_profile() -> None:
+    shares, same = {"phone-low": 1.0, "phone-high": 3.0}, "fedcase-artifact"
+    classes, own = draw_fleet(shares, 8, np.random.default_rng(2), spread=0.3)
+    again, lent = draw_fleet(shares, 8, np.random.default_rng(2), spread=0.3, storage=same)
+    np.testing.assert_array_equal(classes, again)
+    tiers = load_profile(same)
+    for field in fields(Speeds):
+        ours, before = getattr(lent, field.name), getattr(own, field.name)
+        tier, _, figure = field.name.partition("_")
+        if tier not in ("origin", "cache"):
+            np.testing.assert_array_equal(ours, before)
+            continue
+        figures = [getattr(getattr(load_profile(name), tier), figure) for name in shares]
+        factors = before / np.array(figures)[classes]
+        assert ours == pytest.approx(factors * getattr(getattr(tiers, tier), figure))
+
+
+def test_an_experiment_names_the_storage_of_its_devices() -> None:
+    values = {"name": "x", "fleet": {"storage": "fedcase-artifact"}}
+    _, speeds = fleet_of(Experiment.model_validate(values))
+    assert speeds.origin.read_s(3, 20e6) == pytest.approx(2.0)
+    assert speeds.cache.read_s(3, 20e9) == pytest.approx(1.0)
+    assert (speeds.cache.write_s(1000, 1e9) < 1e-5).all()
+    with pytest.raises(InputError, match="did you mean 'fedcase-artifact'"):
+        fleet_of(Experiment.model_validate(values | {"fleet": {"storage": "fedcase-artefact"}}))

@@ -1,0 +1,119 @@
+"""The lines beside the tables of a comparison, without which its figures cannot be judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from experiments.columns import FORMS, READING, STAGING
+from experiments.setting import setting_clauses
+from experiments.statistics import FEWEST_CENSORED_PAIRS
+from experiments.units import percent, size
+from fedio.runs import Row
+
+SECONDS = {
+    "virtual": "All seconds are virtual.",
+    "wall": "All seconds are device time: what the devices took, without Flower's own overhead.",
+}
+LABELS = {"Cache": "Cache: ", "Fleet": "Fleet: ", "I/O : compute": "I/O : compute "}
+"""How the clauses begin that do not say themselves what they are about."""
+
+
+def notes(comparison: Row) -> list[str]:
+    """Return the lines beside a table without which its figures cannot be judged."""
+    arms = comparison["arms"]
+    seeds = ", ".join(map(str, comparison["seeds"]))
+    clauses = setting_clauses(comparison)
+    lines = [
+        f"Target accuracy {percent(comparison['target_accuracy'])}; seeds {seeds}.",
+        f"Speed-ups refer to {comparison['reference']}.",
+        *(f"{LABELS.get(about, '')}{clause}." for about, clause in clauses.items()),
+        SECONDS[comparison["clock"]],
+        *_alike(arms),
+        *_fewer_seeds(arms, comparison["seeds"]),
+        *_censored(arms, comparison["reference"]),
+    ]
+    for arm in arms:
+        lines += _about(arm)
+    if _nothing_shown(arms):
+        lines.append("Every interval includes 1: these seeds show no arm to be faster or slower.")
+    return lines
+
+
+def _nothing_shown(arms: Sequence[Row]) -> bool:
+    """Whether there are intervals of speed-ups, and all include 1; an end not known is far off."""
+    spans = [(arm["speedup_low"], arm["speedup_high"]) for arm in arms]
+    spans = [(low or 0.0, high or math.inf) for low, high in spans if low or high]
+    return bool(spans) and all(low <= 1 <= high for low, high in spans)
+
+
+def _fewer_seeds(arms: Sequence[Row], seeds: Sequence[int]) -> list[str]:
+    """Say which arms did not run all seeds."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for arm in arms:
+        alike.setdefault(tuple(arm["seeds"]), []).append(arm["name"])
+    return [
+        f"{', '.join(names)} ran seeds {', '.join(map(str, own))} only; what refers to another "
+        "arm is over the seeds that both ran."
+        for own, names in alike.items()
+        if list(own) != seeds
+    ]
+
+
+def _censored(arms: Sequence[Row], reference: str) -> list[str]:
+    """Say what becomes of runs that did not reach the target, where there are some."""
+    if not any(arm["censored"] for arm in arms):
+        return []
+    seeds = {seed for arm in arms if arm["name"] == reference for seed in arm["seeds"]}
+    left_out = {
+        arm["name"]: len(seeds & set(arm["seeds"])) - arm["speedup_pairs"]
+        for arm in arms
+        if arm["name"] != reference
+    }
+    named = ", ".join(f"{name} {count}" for name, count in left_out.items() if count)
+    return [
+        "A run that did not reach the target counts with the time for which it had not. A "
+        "speed-up is then at most (<=) what is shown if that is the arm's run, at least (>=) if "
+        "it is the reference's, and unknown (mixed) if seeds differ in that; its interval has one "
+        f"end only, and from {FEWEST_CENSORED_PAIRS} seeds on. Seeds with which neither reached it "
+        "are left out, and what is left has no interval"
+        + (f" (left out: {named})." if named else ".")
+    ]
+
+
+def _about(arm: Row) -> list[str]:
+    """Return what must be known of one arm."""
+    name, lines = arm["name"], []
+    if arm["failed"] or arm["rejected"]:
+        lines.append(
+            f"{name}: {arm['failed']} participations failed and {arm['rejected']} were rejected; "
+            "fedio report --round says why."
+        )
+    if arm["aggregation"] == "fedbuff":
+        lines.append(
+            f"{name} waits for nobody: its rounds end with an update of the server, and deadlines "
+            "do not apply to them."
+        )
+    staging = arm["staging_origin_bytes"], arm["staging_written_bytes"]
+    if any(staging):
+        read, written = map(size, staging)
+        lines.append(f"{name}: staging read {read} of its bytes from the origin, wrote {written}.")
+    if arm["substituted_ratio"]:
+        lines.append(
+            f"{name} trained a stand-in for {percent(arm['substituted_ratio'])} of its requests: "
+            "cached samples in place of others, which are no hits."
+        )
+    return lines
+
+
+def _alike(arms: Sequence[Row]) -> list[str]:
+    """Say what all arms do alike to bring samples to training; columns show the rest."""
+    words: dict[str, Callable[[Row], str]] = {
+        "prefetch": lambda arm: READING[arm["prefetch"]][1],
+        "form": lambda arm: FORMS[arm["form"]],
+        "staging": lambda arm: STAGING[arm["staging"]][1],
+    }
+    alike = [say(arms[0]) for key, say in words.items() if len({arm[key] for arm in arms}) == 1]
+    if not alike:
+        return []
+    return [f"In every arm {' and '.join(filter(None, (', '.join(alike[:-1]), alike[-1])))}."]

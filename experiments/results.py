@@ -1,0 +1,228 @@
+"""The page of results: one Markdown file from the run folders of comparisons and of maps.
+
+The page says nothing of its own about what was found: conclusions come from a file of words. From
+equal runs comes an equal page, but for the lines on cost, the only ones with wall-clock time.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import quote
+
+import jinja2
+
+from experiments import map_plots, plots
+from experiments.captions import AXIS, CAPTIONS, RATIOS, Caption
+from experiments.columns import COLUMNS
+from experiments.drawing import save
+from experiments.figures import compare_json, group_by_arm
+from experiments.maps import map_json
+from experiments.notes import notes
+from experiments.origin import Origin, origin
+from experiments.results_tables import arm_table, cell_table, figure_tables, setting_table
+from experiments.setting import setting_clauses
+from experiments.side_tables import TextTable
+from fedio.errors import InputError
+from fedio.loading import load
+from fedio.output import write_text
+from fedio.runs import CONFIG_FILE, Row, Run, read_run
+
+logger = logging.getLogger(__name__)
+
+TEMPLATE_FILE = "results.md.j2"
+SUFFIX = ".md"
+ORDER = ("headline", "published", "published-artifact", "map")
+"""The experiments that come first; others follow by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A plot on the page: its file, as the page refers to it, and the words under it."""
+
+    name: str
+    file: str
+    caption: Caption
+
+
+@dataclass(frozen=True, slots=True)
+class AxisPart:
+    """What the page has on an axis of a map."""
+
+    title: str
+    question: str
+    regime: str
+    plot: Picture | None
+    table: TextTable
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the page has on an experiment: a comparison, or a map with its axes."""
+
+    name: str
+    description: str
+    words: str
+    setting: TextTable
+    arms: TextTable
+    notes: list[str]
+    plots: list[Picture]
+    origin: Origin
+    tables: list[TextTable] = field(default_factory=list)
+    axes: list[AxisPart] = field(default_factory=list)
+
+
+def write(folders: Iterable[Path], page: Path, words: Mapping[str, str]) -> None:
+    """Write the page, and its plots into a folder beside it that is named like it.
+
+    Args:
+        folders: run folders, of any number of comparisons and maps.
+        page: the file, named `*.md`.
+        words: what each experiment says, by its name.
+
+    Raises:
+        InputError: the file has another ending, runs do not belong together, or it cannot be
+            written.
+    """
+    if page.suffix != SUFFIX:
+        raise InputError(f"--markdown {page}: the page's file is named *{SUFFIX}")
+    found = by_experiment(folders)
+    for name in words.keys() - found.keys():
+        logger.warning("words on %s are left out: there are no runs of it", name)
+    # One experiment at a time: the runs of all of them may not fit into memory.
+    parts = [_part([read_run(path) for path in found[name]], page, words) for name in found]
+    environment = jinja2.Environment(  # noqa: S701 - Markdown, and no HTML
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["cell"] = lambda text: text.replace("|", "\\|")
+    headings = {heading for part in parts for one in part.tables for heading in one.headings}
+    headings |= {"speed-up"}
+    legends = {column.title: column.legend for column in COLUMNS if column.title in headings}
+    text = environment.get_template(TEMPLATE_FILE).render(parts=parts, legends=legends)
+    try:
+        # Parts that are left out leave no gaps.
+        write_text(page, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+    except OSError as error:
+        raise InputError(f"cannot write {page}: {error.strerror}; name another file") from error
+
+
+def by_experiment(folders: Iterable[Path]) -> dict[str, list[Path]]:
+    """Return the run folders of each experiment, in the order of the page."""
+    found: dict[str, list[Path]] = {}
+    for folder in sorted(folders):
+        found.setdefault(load(folder / CONFIG_FILE).name, []).append(folder)
+    first = [name for name in ORDER if name in found]
+    return {name: found[name] for name in [*first, *sorted(found.keys() - set(first))]}
+
+
+def read_words(file: Path) -> dict[str, str]:
+    """Return the text below each heading `## NAME` of a file; what is above them is left out.
+
+    Raises:
+        InputError: the file cannot be read, or has no such heading.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {file}: {why}") from error
+    sections: dict[str, list[str]] = {}
+    name = ""
+    for line in lines:
+        if line.startswith("## "):
+            name = line.removeprefix("## ").strip()
+            sections[name] = []
+        elif name:
+            sections[name].append(line)
+    if not sections:
+        raise InputError(f"{file} has no words: put them below headings such as ## headline")
+    return {name: "\n".join(lines).strip() for name, lines in sections.items()}
+
+
+def _part(runs: Sequence[Run], page: Path, words: Mapping[str, str]) -> Part:
+    """Return what the page has on one experiment, and draw its plots."""
+    experiment = runs[0].experiment
+    make = _map if any(run.experiment.cell for run in runs) else _comparison
+    return make(runs, page, words.get(experiment.name, ""))
+
+
+def _comparison(runs: Sequence[Run], page: Path, words: str) -> Part:
+    arms, comparison = group_by_arm(runs), compare_json(runs)
+    experiment = runs[0].experiment
+    files = _draw(plots.comparing(arms, comparison), experiment.name, page)
+    return Part(
+        name=experiment.name,
+        description=experiment.description,
+        words=words,
+        setting=setting_table(comparison),
+        arms=arm_table({name: same[0].experiment.chosen for name, same in arms.items()}),
+        notes=_notes(comparison),
+        plots=[Picture(name, file, CAPTIONS[name]) for name, file in files.items()],
+        origin=origin(runs),
+        tables=figure_tables(comparison),
+    )
+
+
+def _map(runs: Sequence[Run], page: Path, words: str) -> Part:
+    figures, experiment = map_json(runs), runs[0].experiment
+    files = _draw(map_plots.comparing(figures), experiment.name, page)
+    cells = [cell for one in figures["axes"] for cell in one["cells"]]
+    if not cells:
+        raise InputError(f"no axis of the map {experiment.name} has runs; name the folder of all")
+    shared = [
+        cell for one in figures["axes"] for cell in one["cells"] if cell["name"] == one["base"]
+    ]
+    everywhere = [line for line in _notes(cells[0]) if all(line in _notes(cell) for cell in cells)]
+    which = "that changes nothing" if shared else f"{cells[0]['name']} of the first axis"
+    whose = f"This is the cell {which}; each axis says what its others change."
+    chosen = {run.experiment.arm: run.experiment.chosen for run in runs}
+    ratios = files.get(map_plots.RATIOS)
+    return Part(
+        name=experiment.name,
+        description=experiment.description,
+        words=words,
+        setting=replace(setting_table((shared or cells)[0]), notes=[whose]),
+        arms=arm_table({name: chosen[name] for name in experiment.arms if name in chosen}),
+        notes=everywhere,
+        plots=[] if ratios is None else [Picture(map_plots.RATIOS, ratios, RATIOS)],
+        origin=origin(runs),
+        axes=[_axis(one, files, everywhere) for one in figures["axes"]],
+    )
+
+
+def _axis(one: Row, files: Mapping[str, str], said: Sequence[str]) -> AxisPart:
+    name = f"{map_plots.AXIS}{one['name']}"
+    return AxisPart(
+        title=one["title"],
+        question=one["question"],
+        regime=one["regime"],
+        plot=Picture(name, files[name], AXIS) if name in files else None,
+        table=cell_table(one),
+        notes=[
+            f"{cell['name']}: {line}"
+            for cell in one["cells"]
+            for line in _notes(cell)
+            if line not in said
+        ],
+    )
+
+
+def _notes(comparison: Row) -> list[str]:
+    """Return the lines beside a comparison's tables but those on its setting, a table here."""
+    clauses = setting_clauses(comparison).values()
+    return [line for line in notes(comparison) if not any(clause in line for clause in clauses)]
+
+
+def _draw(drawn: plots.Drawn, name: str, page: Path) -> dict[str, str]:
+    """Draw plots, and return how the page refers to the file of each."""
+    folder = page.with_suffix("")
+    files = save({f"{name}-{plot}": draw for plot, draw in drawn.items()}, folder, ["svg"])
+    named = zip(drawn, files, strict=True)
+    return {plot: quote(f"{folder.name}/{file.name}") for plot, file in named}

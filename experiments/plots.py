@@ -158,9 +158,9 @@ def phases(arms: Arms) -> Figure:
         )  # fmt: skip
     axes.set_yticks(range(len(arms)), list(arms))
     axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
     axes.set(
         xlim=(0, 1.3 * longest_s or 1),
+        ylim=(len(arms) - 0.5, -0.5),
         xlabel=f"{_time(arms)} of a counted participation, mean (s)",
     )
     axes.grid(visible=True, axis="x")

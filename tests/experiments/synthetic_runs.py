@@ -258,3 +258,39 @@ def _participation(
         written_samples=misses, written_bytes=misses * samples_bytes, train_loss=0.5,
         staged=hits // 2 if "staged" in arm else 0, effective_samples=150.0, **took, **busy,
     )  # fmt: skip
+
+
+def write_map(path: Path, name: str = "atlas", seeds: int = 2) -> Path:
+    """Write the runs of a map of two arms: one axis moves I/O : compute, the other does not.
+
+    `fast` takes two thirds of what `slow`, the reference, does, in the largest cell half, a little
+    more with each seed; with small caches it reaches nothing.
+    """
+    section = {"axes": {
+        "size": {"title": "Size of samples", "question": "Does size matter?",
+                 "regime": "Large samples part the arms.", "base": "2 MB",
+                 "cells": {"2 MB": {}, "8 MB": {"cache.share": 0.3}}},
+        "cache": {"title": "Share of the cache", "question": "Does room matter?",
+                  "regime": "Little room levels them.", "base": "20%",
+                  "cells": {"1%": {"cache.share": 0.01}, "20%": {}}},
+    }}  # fmt: skip
+    arms = {"slow": {"selector": "oort"}, "fast": {"selector": "io_aware", "policy": "static"}}
+    compare = {"reference": "slow", "target_accuracy": 0.5}
+    for cell, share, ratio in (
+        ("base", 0.2, 1.0),
+        ("size/8 MB", 0.3, 4.0),
+        ("cache/1%", 0.01, 1.0),
+    ):
+        for arm, taken in (("slow", 1.0), ("fast", 0.5 if cell == "size/8 MB" else 2 / 3)):
+            for seed in range(seeds):
+                config = experiment(
+                    arm, seed, name=name, arms=arms, compare=compare, cell=cell, map=section,
+                    cache={"share": share}, description="Where does it matter?",
+                )  # fmt: skip
+                reaches = 0.4 if (cell, arm) == ("cache/1%", "fast") else 0.6
+                round_s = 100.0 * ratio * taken * (1 + 0.1 * seed * (arm == "fast"))
+                rows = [round_row(r, r * round_s, reaches if r else 0.1) for r in range(6)]
+                clients = [client_row(1, 0, requests=10, hits=4, misses=6, duration_s=round_s)]
+                folder = path / cell / arm / f"seed-{seed}"
+                write_run(folder, config, rows, clients, io_to_compute=ratio, wall_s=2.0)
+    return path

@@ -15,7 +15,7 @@ from matplotlib.patches import PathPatch, Rectangle
 
 from experiments import plots
 from experiments.drawing import PHASES
-from experiments.figures import group_by_arm
+from experiments.figures import compare_json, group_by_arm
 from fedio.errors import InputError
 from fedio.runs import Run, read_run
 from tests.experiments.synthetic_runs import (
@@ -43,10 +43,10 @@ def evaluated(path: Path, seed: int, rounds: list[tuple[float, float | None]]) -
 
 
 def test_plots_as_png_and_svg(drawn: list[Run], tmp_path: Path) -> None:
-    files = plots.write(drawn, tmp_path / "new" / "plots", target=0.3)
+    files = plots.write(drawn, tmp_path / "new" / "plots", compare_json(drawn, 0.3))
     timelines = ("timeline-uniform+lru", "timeline-oort+static")
-    names = [f"{name}.{end}" for name in ("accuracy", "phases", "hits", "selection", *timelines)
-             for end in ("png", "svg")]  # fmt: skip
+    kinds = ("speedups", "accuracy", "phases", "hits", "selection", *timelines)
+    names = [f"{name}.{end}" for name in kinds for end in ("png", "svg")]
     assert [file.name for file in files] == names
     for file in files:
         start = b"\x89PNG" if file.suffix == ".png" else b"<?xml"
@@ -57,8 +57,9 @@ def test_files_are_equal_when_drawn_again_and_settings_stay(
     drawn: list[Run], tmp_path: Path
 ) -> None:
     before = dict(mpl.rcParams)
-    first = plots.write(drawn, tmp_path / "first", target=0.3)
-    second = plots.write(drawn, tmp_path / "second", target=0.3)
+    comparison = compare_json(drawn, 0.3)
+    first = plots.write(drawn, tmp_path / "first", comparison)
+    second = plots.write(drawn, tmp_path / "second", comparison)
     assert [one.read_bytes() for one in first] == [one.read_bytes() for one in second]
     assert dict(mpl.rcParams) == before
 
@@ -83,6 +84,19 @@ def test_unreached_target_has_no_dot_and_unevaluated_runs_no_line(tmp_path: Path
     assert len(plots.accuracy(group_by_arm([never]), target=0.5).axes[0].lines) == 2
     blind = evaluated(tmp_path / "1", 0, [(0, None), (10, None)])
     assert len(plots.accuracy(group_by_arm([blind]), target=0.5).axes[0].lines) == 1
+
+
+@pytest.mark.parametrize("arms", [2, 8, 9, 17])
+def test_many_names_stand_above_the_plot(tmp_path: Path, arms: int) -> None:
+    rounds = [round_row(0, 0.0, 0.1), round_row(1, 10.0, 0.2)]
+    configs = [experiment(f"arm-{number}") for number in range(arms)]
+    runs = [read_run(write_run(tmp_path / one.arm, one, rounds)) for one in configs]
+    for figure in (plots.accuracy(group_by_arm(runs), 0.5), plots.selection(group_by_arm(runs))):
+        within, above = figure.axes[0].get_legend(), figure.legends
+        assert (within is None, len(above)) == ((True, 1) if arms > 8 else (False, 0))
+        legend = above[0] if above else within
+        assert legend is not None
+        assert len(legend.get_texts()) == arms
 
 
 def test_phases_are_means_of_the_counted_and_add_up(tmp_path: Path) -> None:
@@ -273,7 +287,9 @@ def test_seconds_of_devices_are_called_so(tmp_path: Path) -> None:
     arms = group_by_arm([run])
     for figure in (plots.accuracy(arms, 0.5), plots.phases(arms), plots.timeline(run)):
         assert figure.axes[0].get_xlabel().startswith("device time")
-    drawn_twice = [plots.write([run], tmp_path / name) for name in ("first", "second")]
+    drawn_twice = [
+        plots.write([run], tmp_path / name, compare_json([run])) for name in ("first", "second")
+    ]
     assert "clock-error.svg" in {file.name for file in drawn_twice[0]}
     first, second = ([file.read_bytes() for file in files] for files in drawn_twice)
     assert first == second
@@ -282,4 +298,4 @@ def test_seconds_of_devices_are_called_so(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(drawn: list[Run], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="name another --out"):
-        plots.write(drawn, tmp_path / "file")
+        plots.write(drawn, tmp_path / "file", compare_json(drawn))

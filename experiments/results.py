@@ -23,7 +23,7 @@ from experiments.figures import compare_json, group_by_arm
 from experiments.maps import map_json
 from experiments.notes import notes
 from experiments.origin import Origin, origin
-from experiments.results_tables import arm_table, cell_table, figure_tables, setting_table
+from experiments.results_tables import SPEEDUP, arm_table, cell_table, figure_tables, setting_table
 from experiments.setting import setting_clauses
 from experiments.side_tables import TextTable
 from fedio.errors import InputError
@@ -91,10 +91,18 @@ def write(folders: Iterable[Path], page: Path, words: Mapping[str, str]) -> None
     if page.suffix != SUFFIX:
         raise InputError(f"--markdown {page}: the page's file is named *{SUFFIX}")
     found = by_experiment(folders)
-    for name in words.keys() - found.keys():
+    for name in sorted(words.keys() - found.keys()):
         logger.warning("words on %s are left out: there are no runs of it", name)
     # One experiment at a time: the runs of all of them may not fit into memory.
     parts = [_part([read_run(path) for path in found[name]], page, words) for name in found]
+    try:
+        write_text(page, _render(parts))
+    except OSError as error:
+        raise InputError(f"cannot write {page}: {error.strerror}; name another file") from error
+
+
+def _render(parts: Sequence[Part]) -> str:
+    """Return the page's text."""
     environment = jinja2.Environment(  # noqa: S701 - Markdown, and no HTML
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -102,15 +110,12 @@ def write(folders: Iterable[Path], page: Path, words: Mapping[str, str]) -> None
         lstrip_blocks=True,
     )
     environment.filters["cell"] = lambda text: text.replace("|", "\\|")
-    headings = {heading for part in parts for one in part.tables for heading in one.headings}
-    headings |= {"speed-up"}
-    legends = {column.title: column.legend for column in COLUMNS if column.title in headings}
+    shown = {heading for part in parts for table in part.tables for heading in table.headings}
+    shown.add(SPEEDUP.title)
+    legends = {column.title: column.legend for column in COLUMNS if column.title in shown}
     text = environment.get_template(TEMPLATE_FILE).render(parts=parts, legends=legends)
-    try:
-        # Parts that are left out leave no gaps.
-        write_text(page, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
-    except OSError as error:
-        raise InputError(f"cannot write {page}: {error.strerror}; name another file") from error
+    # Parts that are left out leave no gaps.
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def by_experiment(folders: Iterable[Path]) -> dict[str, list[Path]]:

@@ -29,6 +29,7 @@ def environment(experiment: Experiment) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.system(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "cpus": os.cpu_count(),
         "commit": _commit(),
         "code": code_digest(experiment),
         "seed": experiment.seed,

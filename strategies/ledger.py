@@ -148,7 +148,8 @@ class Ledger:
         self._trained |= set(done.outcome.counted.tolist())
         self._demand_hits += sum(report.meter.hits for report in done.reports)
         self._evictions += sum(report.meter.evicted_samples for report in done.reports)
-        if accuracy is not None:
+        horizon_s = self._experiment.rounds.horizon_s
+        if accuracy is not None and (horizon_s is None or done.outcome.end_s <= horizon_s):
             self._accuracies.append(accuracy)
 
     def finish(self, summary: Row) -> None:

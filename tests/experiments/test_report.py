@@ -88,6 +88,7 @@ def test_the_report_is_one_file_with_everything(runs: list[Run], tmp_path: Path)
         *(column.title for column in columns), *(column.legend for column in columns),
     ):  # fmt: skip
         assert expected in text
+    assert text.count("What this does not show.") == len(page.references)
     assert "uniform+lru, seed 0: 1 rounds" in text
     assert (
         "Round 1: 20.0 s, from 0.0 s to 20.0 s; wanted 2, selected 2 (1 counted, 1 failed)" in text

@@ -12,17 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments import maps
+from experiments import maps, results
 from experiments.columns import TIME_COLUMNS
 from experiments.running import carry_out, check_clock, experiment_of
 from experiments.terminal import check_file, out_console, write_json
-from experiments.units import NOTHING, number
+from experiments.units import NOTHING, number, ratio
 from fedio.home import RUNS_FOLDER
 from fedio.runs import Row, read_run
 
 CORNER = "arm\nI/O : compute"
 SPEEDUP = next(column for column in TIME_COLUMNS if column.title == "speed-up")
 GAP = 2
+PAGE_FILE = "report.md"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -38,6 +39,8 @@ def run(options: argparse.Namespace) -> None:
     runs = [replace(read_run(job.folder), experiment=job.experiment) for job in plan.jobs]
     figures = maps.map_json(runs)
     print_map(out_console, figures)
+    results.write([job.folder for job in plan.jobs], out / PAGE_FILE, {})
+    out_console.print(f"Page with plots: {out / PAGE_FILE}", soft_wrap=True)
     write_json(options.json, figures)
 
 
@@ -66,7 +69,7 @@ def _tables(cells: list[Row], width: int) -> Iterator[Table]:
     for cell in cells:
         arms = {arm["name"]: arm for arm in cell["arms"]}
         texts = [_entry(arms.get(name), cell["reference"]) for name in names]
-        columns.append([cell["name"], number(cell["io_to_compute"]), *texts])
+        columns.append([cell["name"], ratio(cell["io_to_compute"]), *texts])
     widest = max(len(text) for column in columns for text in column)
     left = max(map(len, [*names, *CORNER.splitlines()])) + GAP
     room = (width - left) // (widest + GAP)
@@ -74,8 +77,8 @@ def _tables(cells: list[Row], width: int) -> Iterator[Table]:
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP, 0, 0))
         table.add_column(CORNER, overflow="fold")
         shown = columns[first : first + max(room, 1)]
-        for name, ratio, *_ in shown:
-            table.add_column(Text(f"{name}\n{ratio}"), justify="right", no_wrap=True)
+        for name, measured, *_ in shown:
+            table.add_column(Text(f"{name}\n{measured}"), justify="right", no_wrap=True)
         for row, name in enumerate(names, start=2):
             table.add_row(Text(name), *(Text(column[row]) for column in shown))
         yield table

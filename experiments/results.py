@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 TEMPLATE_FILE = "results.md.j2"
 SUFFIX = ".md"
-ORDER = ("headline", "published", "published-artifact", "map")
+ORDER = ("headline", "headline-leaving", "published", "published-artifact", "map")
 """The experiments that come first; others follow by name."""
 
 

@@ -482,11 +482,16 @@ class Experiment(Section):
         """Return the same experiment with that arm chosen, and that seed.
 
         Raises:
-            InputError: there is no such arm.
+            InputError: there is no such arm, or it cannot leave the trace that is asked for.
         """
         name = name or self.arm or next(iter(self.arms))
         if name not in self.arms:
             raise InputError(unknown("arm", name, list(self.arms)))
+        if self.engine.record_trace and self.arms[name].cache == "warm":
+            raise InputError(
+                f"arm {name} begins with warm caches, which a trace cannot say: leave the trace "
+                "out, or choose an arm whose caches are bounded or unbounded"
+            )
         return self.model_copy(update={"arm": name, "seed": self.seed if seed is None else seed})
 
     def to_toml(self) -> str:

@@ -350,4 +350,6 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _lines(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    # As one array: then the rows share their keys, which halves their memory.
+    rows: list[Row] = json.loads(f"[{','.join(path.read_text().splitlines())}]")
+    return rows

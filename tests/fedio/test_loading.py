@@ -181,3 +181,10 @@ def test_values_change_by_dotted_key_and_are_checked(file: Path) -> None:
     assert with_values(experiment, {"data.partition.alpha": 2.0}).data.partition.alpha == 2
     with pytest.raises(InputError, match="alpha"):
         with_values(experiment, {"data.partition.alpha": -1})
+
+
+def test_an_arm_with_warm_caches_leaves_no_trace(file: Path) -> None:
+    experiment = load(file, ["engine.record_trace=true", "arms.one.cache=warm", "arms.two={}"])
+    assert experiment.for_arm("two").arm == "two"
+    with pytest.raises(InputError, match="warm"):
+        experiment.for_arm("one")

@@ -16,8 +16,9 @@ class Caption:
 CAPTIONS = {
     "speedups": Caption(
         "Time to target of the reference over the arm's: geometric mean over seeds, paired by "
-        "seed, with its 95% t interval. Right of the line an arm is faster than the reference. A "
-        "triangle points to where the true value may lie: some runs did not reach the target.",
+        "seed, with its 95% t interval where there is one. Right of the line an arm is faster than "
+        "the reference. A triangle, if there is any, points to where the true value may lie: some "
+        "runs of that arm or of the reference did not reach the target.",
         "One target, one data set and one drawn kind of fleet: at another target the order may be "
         "another. Intervals cover what differs between seeds (fleet, partition, initial weights), "
         "not what a wrong cost model or other devices would change. Each is of one arm against "
@@ -82,10 +83,10 @@ TIMELINE = Caption(
 )
 
 AXIS = Caption(
-    "Speed-up over the reference in each cell, with its 95% t interval; below a cell's name its "
-    "measured I/O : compute. A triangle points to where the true value may lie: some runs did not "
-    "reach the target.",
-    "One fleet mix, one data set, a few hundred clients, few seeds. Between cells nothing is "
+    "Speed-up over the reference in each cell, with its 95% t interval where there is one; below a "
+    "cell's name its measured I/O : compute. A triangle, if there is any, points to where the true "
+    "value may lie: some runs did not reach the target.",
+    "One fleet mix, one data set, one number of clients, few seeds. Between cells nothing is "
     "known: lines only lead the eye, and cells are not spaced by what they change. Each cell has "
     "a reference of its own: a rising line may be an arm that gains or a reference that loses, "
     "and times of different cells do not compare. Everything off this axis is as in the base "

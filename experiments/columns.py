@@ -94,14 +94,15 @@ TIME_COLUMNS = (
 ACCURACY_COLUMNS = (
     Column(
         "final",
-        "mean test accuracy of the last 5 evaluations, ± standard deviation over seeds",
+        "mean test accuracy of the last 5 evaluations (up to the horizon, if there is one; that of "
+        "the untrained model is none), ± standard deviation over seeds",
         _final,
     ),
     Column(
         "less ref.",
         "final accuracy less the reference's in points, paired by seed [90% t interval]; yes: "
         "equal within 1 point by two one-sided t tests at 5%; higher, lower: not so, and 0 is "
-        "outside the interval; open: neither",
+        "outside the interval; open: neither (-: the reference, or a run ended before the horizon)",
         _difference,
         lambda arms: any(arm["equal_accuracy"] for arm in arms),
     ),
@@ -153,6 +154,13 @@ READING_COLUMNS = (
         "whichever is best for a sample",
         lambda row: str(row["form"]),
         _differ("form"),
+    ),
+    Column(
+        "cache",
+        "bounded: as the experiment says; unbounded: holds all that was ever read; warm: holds all "
+        "samples before the first round",
+        lambda row: str(row["cache"]),
+        _differ("cache"),
     ),
     Column(
         "stages",

@@ -14,13 +14,14 @@ from experiments.clock_error import clock_error
 from experiments.fault_counts import fault_counts
 from experiments.run_figures import (
     accuracy_at_horizon,
+    evaluations,
     final_accuracy,
     mean,
     run_figures,
     tells,
     time_to_target,
 )
-from experiments.statistics import accuracy_difference, speedup
+from experiments.statistics import AccuracyDifference, accuracy_difference, speedup
 from experiments.units import CLOCKS
 from fedio.config import Experiment
 from fedio.errors import InputError
@@ -112,6 +113,7 @@ def arm_figures(runs: Sequence[Run], target: float, reference: Sequence[Run]) ->
         "prefetch": arm.prefetch and all(tells(run, "stall_s") for run in runs),
         "form": arm.form,
         "staging": arm.staging,
+        "cache": arm.cache,
         "aggregation": arm.aggregation.name,
         "normalisation": arm.normalisation,
         "local_work": arm.local_work,
@@ -120,6 +122,7 @@ def arm_figures(runs: Sequence[Run], target: float, reference: Sequence[Run]) ->
         "reached": len(reached_s),
         "censored": len(times) - len(reached_s),
         **_against(reference, runs, target),
+        "fewest_evaluations": min(len(evaluations(run)) for run in runs),
         "final_accuracy": mean(finals),
         "final_accuracy_spread": stdev(finals) if len(finals) > 1 else None,
         **{key: mean(figures[key] for figures in per_run) for key in per_run[0]},
@@ -135,7 +138,8 @@ def _against(reference: Sequence[Run], runs: Sequence[Run], target: float) -> Ro
     sides = (runs, reference)
     times = [{run.experiment.seed: time_to_target(run, target) for run in side} for side in sides]
     finals = [{run.experiment.seed: accuracy_at_horizon(run) for run in side} for side in sides]
-    faster, closer = speedup(*times), accuracy_difference(*finals)
+    faster = speedup(*times)
+    closer = AccuracyDifference() if runs is reference else accuracy_difference(*finals)
     return {
         "speedup": faster.ratio,
         "speedup_low": faster.low,

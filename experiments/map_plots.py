@@ -12,10 +12,11 @@ from matplotlib.lines import Line2D
 from experiments.drawing import COLOURS, DASHES, one_panel
 from experiments.plots import Drawn
 from experiments.ratio_marks import mark, ratio_axis, spans
+from experiments.table import label
 from experiments.units import ratio
 from fedio.runs import Row
 
-SIGNS = "osD^vPXh"
+SIGNS = "osDPXh*p"  # no triangle: these point to where a limit leaves the true value
 AXIS = "axis-"
 """With an axis' name, the name of its plot."""
 RATIOS = "io-to-compute"
@@ -46,6 +47,7 @@ def axis(one: Row) -> Figure:
     cells = one["cells"]
     figure, axes = one_panel(3.6)
     names, legend = _arms(cells), []
+    labels = {arm["name"]: label(arm) for cell in cells for arm in cell["arms"]}
     for position, name in enumerate(names):
         look = _look(position)
         aside = (position - (len(names) - 1) / 2) * _WIDTH_OF_ARMS / len(names)
@@ -54,13 +56,15 @@ def axis(one: Row) -> Figure:
             for arm in (arm for arm in _others(cell) if arm["name"] == name):
                 mark(axes, at + aside, arm, "y", (look["color"], look["marker"]))
                 places.append(at + aside)
-                values.append(float("nan") if arm["speedup"] is None else arm["speedup"])
+                # No line leads to or from a limit: a trend between limits is none.
+                known = arm["speedup"] is not None and arm["speedup_bound"] is None
+                values.append(arm["speedup"] if known else float("nan"))
         axes.plot(places, values, **look | {"marker": ""}, linewidth=0.9, zorder=1)
-        legend.append(Line2D([], [], **look, markersize=5, label=name))
+        legend.append(Line2D([], [], **look, markersize=5, label=labels[name]))
     axes.axhline(1, color="#555555", linewidth=0.8, zorder=0)
     ratio_axis(axes, "y", spans(arm for cell in cells for arm in _others(cell)))
-    labels = [f"{cell['name']}\n{ratio(cell['io_to_compute'])}" for cell in cells]
-    axes.set_xticks(range(len(cells)), labels, fontsize=8)
+    ticks = [f"{cell['name']}\n{ratio(cell['io_to_compute'])}" for cell in cells]
+    axes.set_xticks(range(len(cells)), ticks, fontsize=8)
     axes.set(
         xlim=(-0.5, len(cells) - 0.5), xlabel=f"{one['title']}; below, the measured I/O : compute",
         ylabel=f"speed-up over {cells[0]['reference']}",

@@ -14,7 +14,9 @@ from rich.text import Text
 
 from experiments import maps, results
 from experiments.columns import TIME_COLUMNS
+from experiments.notes import CENSORING, censored
 from experiments.running import carry_out, check_clock, experiment_of
+from experiments.table import label
 from experiments.terminal import check_file, out_console, write_json
 from experiments.units import NOTHING, number, ratio
 from fedio.home import RUNS_FOLDER
@@ -55,23 +57,37 @@ def print_map(console: Console, figures: Row) -> None:
     console.print(
         Text(
             f"Speed-up over {figures['reference']} [95% interval]; of {figures['reference']} "
-            "itself the time to target in virtual seconds. Below the name of a cell: its "
-            "I/O : compute.",
+            f"itself the time to target in virtual seconds ({NOTHING}: not in every seed, or no "
+            "seed that says something). Below the name of a cell: its I/O : compute.",
             style="dim",
         )
     )
+    for line in _censored(figures):
+        console.print(Text(line, style="dim"))
+
+
+def _censored(figures: Row) -> list[str]:
+    """Say what becomes of runs that did not reach the target, and in which cells seeds are out."""
+    said = {
+        f"{axis['name']}/{cell['name']}": censored(cell)
+        for axis in figures["axes"]
+        for cell in axis["cells"]
+    }
+    rule = [CENSORING] if any(said.values()) else []
+    return rule + [f"{cell}: {line}" for cell, lines in said.items() for line in lines[1:]]
 
 
 def _tables(cells: list[Row], width: int) -> Iterator[Table]:
     """Yield tables of an axis that are no wider than the terminal: a row for each arm."""
-    names = list(dict.fromkeys(arm["name"] for cell in cells for arm in cell["arms"]))
+    labels = {arm["name"]: label(arm) for cell in cells for arm in cell["arms"]}
+    names = list(labels)
     columns = []
     for cell in cells:
         arms = {arm["name"]: arm for arm in cell["arms"]}
         texts = [_entry(arms.get(name), cell["reference"]) for name in names]
         columns.append([cell["name"], ratio(cell["io_to_compute"]), *texts])
     widest = max(len(text) for column in columns for text in column)
-    left = max(map(len, [*names, *CORNER.splitlines()])) + GAP
+    left = max(map(len, [*labels.values(), *CORNER.splitlines()])) + GAP
     room = (width - left) // (widest + GAP)
     for first in range(0, len(columns), max(room, 1)):
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP, 0, 0))
@@ -80,7 +96,7 @@ def _tables(cells: list[Row], width: int) -> Iterator[Table]:
         for name, measured, *_ in shown:
             table.add_column(Text(f"{name}\n{measured}"), justify="right", no_wrap=True)
         for row, name in enumerate(names, start=2):
-            table.add_row(Text(name), *(Text(column[row]) for column in shown))
+            table.add_row(Text(labels[name]), *(Text(column[row]) for column in shown))
         yield table
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from experiments.columns import FORMS, READING, STAGING
+from experiments.run_figures import FINAL_EVALUATIONS
 from experiments.setting import setting_clauses
 from experiments.statistics import FEWEST_CENSORED_PAIRS
 from experiments.units import percent, size
@@ -15,6 +16,15 @@ SECONDS = {
     "virtual": "All seconds are virtual.",
     "wall": "All seconds are device time: what the devices took, without Flower's own overhead.",
 }
+CENSORING = (
+    "A run that did not reach the target counts with the earliest time that may still turn out to "
+    "be its own: where the streak at the target begins that its end cut off, or else its end (the "
+    "horizon, if there is one). A speed-up is then at most (<=) what is shown if that is the arm's "
+    "run, at least (>=) if it is the reference's, and unknown (mixed) if seeds differ in that; its "
+    f"interval has one end only, and from {FEWEST_CENSORED_PAIRS} seeds on. Seeds with which "
+    "neither reached the target are left out; then what is shown is of the others alone, without "
+    "an interval. A bound that is at least so much limits nothing."
+)
 LABELS = {"Cache": "Cache: ", "Fleet": "Fleet: ", "I/O : compute": "I/O : compute "}
 """How the clauses begin that do not say themselves what they are about."""
 
@@ -31,7 +41,8 @@ def notes(comparison: Row) -> list[str]:
         SECONDS[comparison["clock"]],
         *_alike(arms),
         *_fewer_seeds(arms, comparison["seeds"]),
-        *_censored(arms, comparison["reference"]),
+        *censored(comparison),
+        *_few_evaluations(arms),
     ]
     for arm in arms:
         lines += _about(arm)
@@ -63,8 +74,9 @@ def _fewer_seeds(arms: Sequence[Row], seeds: Sequence[int]) -> list[str]:
     ]
 
 
-def _censored(arms: Sequence[Row], reference: str) -> list[str]:
+def censored(comparison: Row) -> list[str]:
     """Say what becomes of runs that did not reach the target, where there are some."""
+    arms, reference = comparison["arms"], comparison["reference"]
     if not any(arm["censored"] for arm in arms):
         return []
     seeds = {seed for arm in arms if arm["name"] == reference for seed in arm["seeds"]}
@@ -74,13 +86,17 @@ def _censored(arms: Sequence[Row], reference: str) -> list[str]:
         if arm["name"] != reference
     }
     named = ", ".join(f"{name} {count}" for name, count in left_out.items() if count)
+    out = [f"Left out, since neither reached the target: {named}."] if named else []
+    return [CENSORING, *out]
+
+
+def _few_evaluations(arms: Sequence[Row]) -> list[str]:
+    """Say whose final accuracy is of fewer evaluations than it says."""
+    few = [arm["name"] for arm in arms if arm["fewest_evaluations"] < FINAL_EVALUATIONS]
+    if not few:
+        return []
     return [
-        "A run that did not reach the target counts with the time for which it had not. A "
-        "speed-up is then at most (<=) what is shown if that is the arm's run, at least (>=) if "
-        "it is the reference's, and unknown (mixed) if seeds differ in that; its interval has one "
-        f"end only, and from {FEWEST_CENSORED_PAIRS} seeds on. Seeds with which neither reached it "
-        "are left out, and what is left has no interval"
-        + (f" (left out: {named})." if named else ".")
+        f"Fewer than {FINAL_EVALUATIONS} evaluations make the final accuracy of {', '.join(few)}."
     ]
 
 

@@ -148,10 +148,8 @@ def phases(arms: Arms) -> Figure:
         _stack(axes, (0.0, position - 0.11), 0.5, spans)
         _stack(axes, (downloaded_s, position + 0.28), 0.18, busy)
         longest_s = max(longest_s, took_s, downloaded_s + sum(busy.values()))
-        rounds_s = [
-            row["end_s"] - row["start_s"] for run in runs for row in run.rounds if row["round"]
-        ]
-        text = f"{seconds(took_s)}  (round {seconds(fmean(rounds_s) if rounds_s else None)})"
+        round_s = fmean(run.clock_s / run.summary["rounds"] for run in runs)
+        text = f"{seconds(took_s)}  (round {seconds(round_s)})"
         axes.annotate(
             text, (took_s, position - 0.11), xytext=(4, 0), textcoords="offset points",
             va="center", fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},

@@ -94,7 +94,10 @@ def write(folders: Iterable[Path], page: Path, words: Mapping[str, str]) -> None
     for name in sorted(words.keys() - found.keys()):
         logger.warning("words on %s are left out: there are no runs of it", name)
     # One experiment at a time: the runs of all of them may not fit into memory.
-    parts = [_part([read_run(path) for path in found[name]], page, words) for name in found]
+    parts = [
+        _part(name, [read_run(path) for path in same], page, words.get(name, ""))
+        for name, same in found.items()
+    ]
     try:
         write_text(page, _render(parts))
     except OSError as error:
@@ -119,10 +122,18 @@ def _render(parts: Sequence[Part]) -> str:
 
 
 def by_experiment(folders: Iterable[Path]) -> dict[str, list[Path]]:
-    """Return the run folders of each experiment, in the order of the page."""
-    found: dict[str, list[Path]] = {}
+    """Return the run folders of each experiment, in the order of the page.
+
+    One that was both compared and mapped is two: NAME, and NAME-map.
+    """
+    whole: dict[tuple[str, bool], list[Path]] = {}
     for folder in sorted(folders):
-        found.setdefault(load(folder / CONFIG_FILE).name, []).append(folder)
+        experiment = load(folder / CONFIG_FILE)
+        whole.setdefault((experiment.name, bool(experiment.cell)), []).append(folder)
+    found = {
+        f"{name}-map" if in_map and (name, False) in whole else name: same
+        for (name, in_map), same in whole.items()
+    }
     first = [name for name in ORDER if name in found]
     return {name: found[name] for name in [*first, *sorted(found.keys() - set(first))]}
 
@@ -151,36 +162,38 @@ def read_words(file: Path) -> dict[str, str]:
     return {name: "\n".join(lines).strip() for name, lines in sections.items()}
 
 
-def _part(runs: Sequence[Run], page: Path, words: Mapping[str, str]) -> Part:
+def _part(name: str, runs: Sequence[Run], page: Path, words: str) -> Part:
     """Return what the page has on one experiment, and draw its plots."""
-    experiment = runs[0].experiment
-    make = _map if any(run.experiment.cell for run in runs) else _comparison
-    return make(runs, page, words.get(experiment.name, ""))
+    make = _map if runs[0].experiment.cell else _comparison
+    return make(name, runs, page, words)
 
 
-def _comparison(runs: Sequence[Run], page: Path, words: str) -> Part:
+def _comparison(name: str, runs: Sequence[Run], page: Path, words: str) -> Part:
     arms, comparison = group_by_arm(runs), compare_json(runs)
     experiment = runs[0].experiment
-    files = _draw(plots.comparing(arms, comparison), experiment.name, page)
+    files = _draw(plots.comparing(arms, comparison), name, page)
     return Part(
-        name=experiment.name,
+        name=name,
         description=experiment.description,
         words=words,
         setting=setting_table(comparison),
-        arms=arm_table({name: same[0].experiment.chosen for name, same in arms.items()}),
+        arms=arm_table({arm: same[0].experiment.chosen for arm, same in arms.items()}),
         notes=_notes(comparison),
-        plots=[Picture(name, file, CAPTIONS[name]) for name, file in files.items()],
+        plots=[Picture(plot, file, CAPTIONS[plot]) for plot, file in files.items()],
         origin=origin(runs),
         tables=figure_tables(comparison),
     )
 
 
-def _map(runs: Sequence[Run], page: Path, words: str) -> Part:
+def _map(name: str, runs: Sequence[Run], page: Path, words: str) -> Part:
     figures, experiment = map_json(runs), runs[0].experiment
-    files = _draw(map_plots.comparing(figures), experiment.name, page)
+    files = _draw(map_plots.comparing(figures), name, page)
     cells = [cell for one in figures["axes"] for cell in one["cells"]]
     if not cells:
-        raise InputError(f"no axis of the map {experiment.name} has runs; name the folder of all")
+        raise InputError(
+            f"the map {experiment.name} has runs in the cell that its axes share, and in no other: "
+            "run an axis, or name the folder of the whole map"
+        )
     shared = [
         cell for one in figures["axes"] for cell in one["cells"] if cell["name"] == one["base"]
     ]
@@ -190,11 +203,11 @@ def _map(runs: Sequence[Run], page: Path, words: str) -> Part:
     chosen = {run.experiment.arm: run.experiment.chosen for run in runs}
     ratios = files.get(map_plots.RATIOS)
     return Part(
-        name=experiment.name,
+        name=name,
         description=experiment.description,
         words=words,
         setting=replace(setting_table((shared or cells)[0]), notes=[whose]),
-        arms=arm_table({name: chosen[name] for name in experiment.arms if name in chosen}),
+        arms=arm_table({arm: chosen[arm] for arm in experiment.arms if arm in chosen}),
         notes=everywhere,
         plots=[] if ratios is None else [Picture(map_plots.RATIOS, ratios, RATIOS)],
         origin=origin(runs),
@@ -204,18 +217,18 @@ def _map(runs: Sequence[Run], page: Path, words: str) -> Part:
 
 def _axis(one: Row, files: Mapping[str, str], said: Sequence[str]) -> AxisPart:
     name = f"{map_plots.AXIS}{one['name']}"
+    where: dict[str, list[str]] = {}
+    for cell in one["cells"]:
+        for line in _notes(cell):
+            if line not in said:
+                where.setdefault(line, []).append(cell["name"])
     return AxisPart(
         title=one["title"],
         question=one["question"],
         regime=one["regime"],
         plot=Picture(name, files[name], AXIS) if name in files else None,
         table=cell_table(one),
-        notes=[
-            f"{cell['name']}: {line}"
-            for cell in one["cells"]
-            for line in _notes(cell)
-            if line not in said
-        ],
+        notes=[f"{', '.join(cells)}: {line}" for line, cells in where.items()],
     )
 
 

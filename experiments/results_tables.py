@@ -81,5 +81,7 @@ def cell_table(axis: Row) -> TextTable:
                 *(SPEEDUP.show(arms[name]) if name in arms else NOTHING for name in others),
             ]
         )
-    headings = ["cell", "changes", "I/O : compute", f"{reference} to target", *others]
+    labels = {arm["name"]: label(arm) for cell in cells for arm in cell["arms"]}
+    headings = ["cell", "changes", "I/O : compute", f"{reference} to target"]
+    headings += [labels[name] for name in others]
     return TextTable(axis["title"], headings, rows, [])

@@ -14,7 +14,13 @@ from experiments.results_tables import arm_table
 from fedio.config import Arm
 from fedio.errors import InputError
 from fedio.runs import find_runs, read_run
-from tests.experiments.synthetic_runs import draw_run, experiment, write_map, write_run
+from tests.experiments.synthetic_runs import (
+    draw_run,
+    experiment,
+    round_row,
+    write_map,
+    write_run,
+)
 
 COST = re.compile(
     r"^\d+ runs, which took [\d.]+ \w+ of wall-clock time when added up\.$", re.MULTILINE
@@ -68,7 +74,7 @@ def test_a_comparison_is_told_with_everything(comparison: Path, tmp_path: Path) 
         assert expected in page
     assert "photos on 12 clients" not in page.replace("| Data | photos on 12 clients", "")
     assert "\n\n\n" not in page
-    assert "Expected before" not in page
+    assert "What the experiment expects" not in page
 
 
 def test_every_figure_has_its_file_and_its_paragraph(
@@ -94,7 +100,7 @@ def test_a_map_is_told_axis_by_axis(atlas: Path, tmp_path: Path) -> None:
         "## atlas\n\nWhere does it matter?",
         "This is the cell that changes nothing; each axis says what its others change.",
         "| slow | arm | oort | lru | uniform | yes |",
-        "### Size of samples\n\nDoes size matter?\n\nExpected before the first run: Large samples",
+        "### Size of samples\n\nDoes size matter?\n\nWhat the experiment expects: Large samples",
         "| cell | changes | I/O : compute | slow to target | fast |",
         "| 2 MB | nothing | 1.00 | 1.7 min | 1.43 [",
         "| 8 MB | cache.share = 0.3 | 4.00 | 6.7 min | 1.91 [",
@@ -123,8 +129,18 @@ def test_a_map_of_one_cell_without_a_shared_one(tmp_path: Path) -> None:
     assert "This is the cell 8 MB of the first axis" in page
     assert "| 2 MB |" not in page
     assert "Share of the cache" not in page
-    with pytest.raises(InputError, match="no axis of the map atlas has runs"):
+    with pytest.raises(InputError, match="atlas has runs in the cell that its axes share"):
         made(tmp_path / "more", [tmp_path / "map" / "base"])
+
+
+def test_an_experiment_that_is_compared_and_mapped_is_two(tmp_path: Path) -> None:
+    write_map(tmp_path / "map")
+    alone = experiment(name="atlas")
+    write_run(tmp_path / "compared", alone, [round_row(0, 0.0, 0.1), round_row(1, 9.0, 0.9)])
+    page = made(tmp_path / "docs", [tmp_path / "map", tmp_path / "compared"], {"atlas-map": "Yes."})
+    assert re.findall("^## (atlas.*)", page, re.MULTILINE) == ["atlas", "atlas-map"]
+    assert "## atlas-map\n\nWhere does it matter?\n\n### What it says\n\nYes." in page
+    assert "(results/atlas-map-axis-size.svg)" in page
 
 
 def test_experiments_come_in_order(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ ARM_KEYS = {
 
 
 # Columns that are left out where they say nothing.
-OPTIONAL = {"reads", "cached", "stages", "staged", "stall", "effective", "skipped"}
+OPTIONAL = {"cache", "reads", "cached", "stages", "staged", "stall", "effective", "skipped"}
 OPTIONAL |= {"aggregates", "per step", "steps", "late", "left", "slow"}
 OPTIONAL |= {"seeds", "reached", "less ref."}
 

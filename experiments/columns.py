@@ -106,16 +106,6 @@ ACCURACY_COLUMNS = (
         _difference,
         lambda arms: any(arm["equal_accuracy"] for arm in arms),
     ),
-    Column(
-        "worst 10%",
-        "mean accuracy of the worst tenth of clients, on their samples held out from training",
-        lambda row: percent(row["worst_decile_accuracy"]),
-    ),
-    Column(
-        "never sel.",
-        "the same, of the clients that were never selected (- if there are none)",
-        lambda row: percent(row["never_selected_accuracy"]),
-    ),
 )
 
 # How arms bring samples to training, in the words of a cell and of a sentence.
@@ -279,6 +269,14 @@ SAMPLE_COLUMNS = (
         lambda row: number(row["skipped_samples"]),
         _any("skipped_samples"),
     ),
+)
+
+CLIENT_COLUMNS = (
+    Column(
+        "worst 10%",
+        "mean accuracy of the worst tenth of clients, on their samples held out from training",
+        lambda row: percent(row["worst_decile_accuracy"]),
+    ),
     Column(
         "coverage",
         "share of clients selected at least once",
@@ -288,6 +286,11 @@ SAMPLE_COLUMNS = (
         "unselected",
         "clients that were never selected",
         lambda row: number(row["never_selected"]),
+    ),
+    Column(
+        "never sel.",
+        "mean accuracy of these on their samples held out from training (- if there are none)",
+        lambda row: percent(row["never_selected_accuracy"]),
     ),
     Column(
         "Jain",
@@ -302,7 +305,8 @@ TABLES = {
     "Rounds": ROUND_COLUMNS,
     "Reading": READING_COLUMNS,
     "Storage": STORAGE_COLUMNS,
-    "Samples and clients": SAMPLE_COLUMNS,
+    "Samples": SAMPLE_COLUMNS,
+    "Clients": CLIENT_COLUMNS,
 }
 COLUMNS = tuple(column for columns in TABLES.values() for column in columns)
 

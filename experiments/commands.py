@@ -96,6 +96,8 @@ def _page(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None:
             raise InputError(f"--markdown writes a page and its plots; leave --{name} out")
     check_file(options.markdown)
+    if options.words is not None and options.words.resolve() == options.markdown.resolve():
+        raise InputError(f"--words and --markdown are both {options.words}; name another page")
     words = {} if options.words is None else results.read_words(options.words)
     results.write(find_runs(options.runs), options.markdown, words)
     out_console.print(options.markdown, soft_wrap=True)

@@ -49,6 +49,11 @@ def group_by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
     first: Run | None = None
     for run in runs:
         first = first or run
+        if first.experiment.cell != run.experiment.cell:
+            raise InputError(
+                f"{first.path} and {run.path} are runs of a map's cells: make a page of them with "
+                "fedio report --markdown FILE.md, or name one cell"
+            )
         if first.experiment.setting != run.experiment.setting:
             differing = differing_keys(first.experiment, run.experiment)
             keys = [key for key in differing if not key.startswith(_ARM_KEYS)]

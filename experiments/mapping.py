@@ -19,13 +19,13 @@ from experiments.running import carry_out, check_clock, experiment_of
 from experiments.table import label
 from experiments.terminal import check_file, out_console, write_json
 from experiments.units import NOTHING, number, ratio
+from fedio.errors import InputError
 from fedio.home import RUNS_FOLDER
 from fedio.runs import Row, read_run
 
 CORNER = "arm\nI/O : compute"
 SPEEDUP = next(column for column in TIME_COLUMNS if column.title == "speed-up")
 GAP = 2
-PAGE_FILE = "report.md"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -34,15 +34,20 @@ def run(options: argparse.Namespace) -> None:
     check_clock(experiment, "map")
     out = options.out or Path(RUNS_FOLDER) / f"map-{experiment.name}"
     check_file(options.json)
+    if options.json and options.json.resolve() in {
+        (out / name).resolve() for name in maps.OWN_FILES
+    }:
+        raise InputError(f"--json {options.json} is a file of the map itself; name another")
     plan = maps.plan(experiment, out, axes=options.axes, seeds=options.seeds)
     carry_out(plan, options)
     # The experiment as it is said now: the runs are of it, but may have been made when words in it,
     # or the target, were others.
-    runs = [replace(read_run(job.folder), experiment=job.experiment) for job in plan.jobs]
+    said_now = {job.folder: job.experiment for job in plan.jobs}
+    runs = [replace(read_run(path), experiment=experiment) for path, experiment in said_now.items()]
     figures = maps.map_json(runs)
     print_map(out_console, figures)
-    results.write([job.folder for job in plan.jobs], out / PAGE_FILE, {})
-    out_console.print(f"Page with plots: {out / PAGE_FILE}", soft_wrap=True)
+    results.write(said_now, out / maps.PAGE_FILE, {}, said_now)
+    out_console.print(f"Page with plots: {out / maps.PAGE_FILE}", soft_wrap=True)
     write_json(options.json, figures)
 
 

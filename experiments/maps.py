@@ -18,7 +18,17 @@ from fedio.plugins import unknown
 from fedio.runs import Row, Run
 
 MAP_FILE = "map.toml"
+PAGE_FILE = "report.md"
+OWN_FILES = (MAP_FILE, PAGE_FILE)
 BASE = "base"
+RESERVED = {BASE, "report", *OWN_FILES}
+"""What a map's folder has besides the folders of its axes."""
+CHANGEABLE = {
+    "data", "model", "training", "timing", "fleet", "availability", "cache", "rounds", "faults",
+    "arms",
+}  # fmt: skip
+"""What cells may change: with another seed, clock or reference they would not compare."""
+TARGET = "compare.target_accuracy"
 
 
 def plan(experiment: Experiment, out: Path, *, axes: Sequence[str], seeds: int | None) -> Plan:
@@ -37,11 +47,14 @@ def plan(experiment: Experiment, out: Path, *, axes: Sequence[str], seeds: int |
     known = experiment.map.axes
     if not known:
         raise InputError(f"{experiment.name} has no map: add [map.axes.NAME], or use fedio compare")
-    if BASE in known:
-        raise InputError(f"map.axes.{BASE}: the cell that axes share has that name; take another")
+    for name in RESERVED & known.keys():
+        raise InputError(f"map.axes.{name}: the map's own files have that name; take another")
     for name in axes:
         if name not in known:
             raise InputError(f"--axis: {unknown('axis', name, known)}")
+    for name in axes or known:
+        if list(known[name].cells) == [known[name].base]:
+            raise InputError(f"map.axes.{name}: it has only the cell that changes nothing; add one")
     jobs = _base_jobs(experiment, axes or list(known), out, seeds)
     for name in dict.fromkeys(axes or known):
         for cell in known[name].cells:
@@ -77,6 +90,12 @@ def _cell_jobs(
     axis = experiment.map.axes[name]
     changes = axis.cells[cell] | {"cell": f"{name}/{cell}"}
     try:
+        for key in axis.cells[cell]:
+            if key != TARGET and key.split(".")[0] not in CHANGEABLE:
+                raise InputError(
+                    f"{key} cannot change in a cell; {TARGET} can, and what is in "
+                    + ", ".join(sorted(CHANGEABLE))
+                )
         changed = with_values(experiment, changes)
         check_experiment(changed)
         return jobs_of(changed, _arms(changed, axis), out / name / cell, seeds)

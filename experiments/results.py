@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote
 
 import jinja2
@@ -26,6 +27,7 @@ from experiments.origin import Origin, origin
 from experiments.results_tables import SPEEDUP, arm_table, cell_table, figure_tables, setting_table
 from experiments.setting import setting_clauses
 from experiments.side_tables import TextTable
+from fedio.config import Experiment
 from fedio.errors import InputError
 from fedio.loading import load
 from fedio.output import write_text
@@ -35,8 +37,9 @@ logger = logging.getLogger(__name__)
 
 TEMPLATE_FILE = "results.md.j2"
 SUFFIX = ".md"
-ORDER = ("headline", "headline-leaving", "published", "published-artifact", "map")
+ORDER = ("headline", "published", "published-artifact", "map")
 """The experiments that come first; others follow by name."""
+NOTHING_NEW: Mapping[Path, Experiment] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +79,20 @@ class Part:
     axes: list[AxisPart] = field(default_factory=list)
 
 
-def write(folders: Iterable[Path], page: Path, words: Mapping[str, str]) -> None:
+def write(
+    folders: Iterable[Path],
+    page: Path,
+    words: Mapping[str, str],
+    said_now: Mapping[Path, Experiment] = NOTHING_NEW,
+) -> None:
     """Write the page, and its plots into a folder beside it that is named like it.
 
     Args:
         folders: run folders, of any number of comparisons and maps.
         page: the file, named `*.md`.
         words: what each experiment says, by its name.
+        said_now: the experiments of some runs where words in them, or the target, are others than
+            when the runs were made.
 
     Raises:
         InputError: the file has another ending, runs do not belong together, or it cannot be
@@ -95,13 +105,18 @@ def write(folders: Iterable[Path], page: Path, words: Mapping[str, str]) -> None
         logger.warning("words on %s are left out: there are no runs of it", name)
     # One experiment at a time: the runs of all of them may not fit into memory.
     parts = [
-        _part(name, [read_run(path) for path in same], page, words.get(name, ""))
+        _part(name, [_read(path, said_now) for path in same], page, words.get(name, ""))
         for name, same in found.items()
     ]
     try:
         write_text(page, _render(parts))
     except OSError as error:
         raise InputError(f"cannot write {page}: {error.strerror}; name another file") from error
+
+
+def _read(path: Path, said_now: Mapping[Path, Experiment]) -> Run:
+    run = read_run(path)
+    return replace(run, experiment=said_now.get(path, run.experiment))
 
 
 def _render(parts: Sequence[Part]) -> str:
@@ -113,6 +128,7 @@ def _render(parts: Sequence[Part]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["cell"] = lambda text: text.replace("|", "\\|")
+    environment.filters["line"] = lambda text: " ".join(text.split()).replace("<", "&lt;")
     shown = {heading for part in parts for table in part.tables for heading in table.headings}
     shown.add(SPEEDUP.title)
     legends = {column.title: column.legend for column in COLUMNS if column.title in shown}
@@ -124,14 +140,14 @@ def _render(parts: Sequence[Part]) -> str:
 def by_experiment(folders: Iterable[Path]) -> dict[str, list[Path]]:
     """Return the run folders of each experiment, in the order of the page.
 
-    One that was both compared and mapped is two: NAME, and NAME-map.
+    One that was both compared and mapped is two: NAME, and NAME.map, which no experiment is called.
     """
     whole: dict[tuple[str, bool], list[Path]] = {}
     for folder in sorted(folders):
         experiment = load(folder / CONFIG_FILE)
         whole.setdefault((experiment.name, bool(experiment.cell)), []).append(folder)
     found = {
-        f"{name}-map" if in_map and (name, False) in whole else name: same
+        f"{name}.map" if in_map and (name, False) in whole else name: same
         for (name, in_map), same in whole.items()
     }
     first = [name for name in ORDER if name in found]
@@ -142,18 +158,21 @@ def read_words(file: Path) -> dict[str, str]:
     """Return the text below each heading `## NAME` of a file; what is above them is left out.
 
     Raises:
-        InputError: the file cannot be read, or has no such heading.
+        InputError: the file cannot be read, has no such heading, or one of them twice.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {file}: {why}") from error
     sections: dict[str, list[str]] = {}
-    name = ""
+    name, in_code = "", False
     for line in lines:
-        if line.startswith("## "):
+        in_code ^= line.startswith("```")
+        if line.startswith("## ") and not in_code:
             name = line.removeprefix("## ").strip()
+            if name in sections:
+                raise InputError(f"{file} has words on {name} twice: put them together")
             sections[name] = []
         elif name:
             sections[name].append(line)
@@ -241,6 +260,6 @@ def _notes(comparison: Row) -> list[str]:
 def _draw(drawn: plots.Drawn, name: str, page: Path) -> dict[str, str]:
     """Draw plots, and return how the page refers to the file of each."""
     folder = page.with_suffix("")
-    files = save({f"{name}-{plot}": draw for plot, draw in drawn.items()}, folder, ["svg"])
+    files = save({f"{name}-{plot}": draw for plot, draw in drawn.items()}, folder, ["png"])
     named = zip(drawn, files, strict=True)
     return {plot: quote(f"{folder.name}/{file.name}") for plot, file in named}

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -44,7 +45,7 @@ def _command() -> str:
     Flower's own programs, which run the ServerApp of a run started by hand, have secrets in theirs.
     """
     program = Path(sys.argv[0]).name
-    return program if program.startswith("flwr") else " ".join(["fedio", *sys.argv[1:]])
+    return program if program.startswith("flwr") else shlex.join(["fedio", *sys.argv[1:]])
 
 
 def code_digest(experiment: Experiment) -> str:

@@ -8,6 +8,7 @@ A file may extend another: `extends = "headline"`.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import tomllib
 import types
@@ -51,7 +52,7 @@ def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experimen
     """
     values = experiment.model_dump(mode="json", exclude_none=True)
     for key, value in changes.items():
-        _set(values, key, value, f"{key} = {value!r}")
+        _set(values, key, copy.deepcopy(value), f"{key} = {value!r}")
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
@@ -61,8 +62,9 @@ def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experimen
 def _values(path: Path, inner: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return what a file says, over what the one says that it `extends`: a preset, or a path.
 
-    Tables are merged key by key; everything else is replaced. A path is taken from the folder of
-    the file that names it.
+    Tables are merged key by key, but for one that names a plug-in and the cells of a map's axis:
+    these, and everything else, are replaced. A path is taken from the folder of the file that names
+    it.
     """
     try:
         values = tomllib.loads(path.read_text())
@@ -75,7 +77,10 @@ def _values(path: Path, inner: tuple[Path, ...] = ()) -> dict[str, Any]:
     name = values.pop("extends")
     if not isinstance(name, str):
         raise InputError(f"{path}: extends: names a preset or a file, got {name!r}")
-    base = find(name if name in presets() else str(path.parent / name))
+    try:
+        base = find(name if name in presets() else str(path.parent / Path(name).expanduser()))
+    except (InputError, RuntimeError) as error:  # no home is a RuntimeError
+        raise InputError(f"{path}: extends: {error}; presets: {', '.join(presets())}") from error
     if base.resolve() in {file.resolve() for file in (*inner, path)}:
         raise InputError(f"{path}: extends: {name} extends it in turn")
     return _merged(_values(base, (*inner, path)), values)
@@ -86,7 +91,10 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     both = {
         key: _merged(base[key], value)
         for key, value in over.items()
-        if isinstance(value, dict) and isinstance(base.get(key), dict)
+        if isinstance(value, dict)
+        and isinstance(base.get(key), dict)
+        and "name" not in value
+        and key != "cells"
     }
     return {**base, **over, **both}
 

@@ -186,9 +186,10 @@ class Scheduled(Strategy):
                 arrays = new_arrays
             if metrics is not None:
                 result.train_metrics_clientapp[server_round] = metrics
-            if server_round < num_rounds:
-                self._stage(contact, timeout)
             accuracy, loss = self._evaluate(server_round, arrays, evaluate_fn, result)
+            self._ending.note(self._timeline.now_s, accuracy)
+            if server_round < num_rounds and not self._ending.is_over:
+                self._stage(contact, timeout)
             self._close(accuracy, loss)
             done = server_round
             if self._experiment.engine.checkpoints:
@@ -364,7 +365,6 @@ class Scheduled(Strategy):
         self._ledger.record(done, accuracy, loss, self._replied_s)
         logger.info("round %d ends at %.0f s", done.server_round, done.outcome.end_s)
         self._trouble.check(done.server_round, done.outcome)
-        self._ending.note(self._timeline.now_s, accuracy)
 
     def _finish(self, arrays: ArrayRecord, rounds: int, wall_s: float) -> None:
         """Write the summary: the run is complete."""

@@ -97,9 +97,11 @@ def test_an_arm_has_its_seeds_in_every_cell(map_file: Path, tmp_path: Path) -> N
         ('"a" = { "cache.shar" = 1 }', "did you mean 'share'?"),
         ('"a" = { "cache.share" = "much" }', "cache.share: "),
         ('"a" = { "rounds.cohort" = 7 }', "rounds.cohort is 7 but data.clients is 6"),
-        ('"a" = { "name.x" = 7 }', "name: "),
+        ('"a" = { "name" = "x" }', "name cannot change in a cell; compare.target_accuracy can"),
+        ('"a" = { "engine.clock" = "wall" }', "engine.clock cannot change in a cell"),
+        ('"a" = { "seed" = 7 }', "seed cannot change in a cell"),
         ('"a" = { "fleet.profiles" = { phone = 1 } }', "fleet.profiles: unknown profile 'phone'"),
-        ('"a" = { "compare.reference" = "two" }', "compare.reference is two, which is not among"),
+        ('"a" = { "compare.reference" = "two" }', "compare.reference cannot change in a cell"),
     ],
 )
 def test_what_a_cell_cannot_be_is_said_before_anything_runs(
@@ -141,10 +143,28 @@ def test_wrong_input_is_one_line(
     assert not out.exists()
 
 
-def test_no_axis_has_the_name_of_the_shared_cell(map_file: Path, tmp_path: Path) -> None:
-    map_file.write_text(map_file.read_text().replace("axes.share", "axes.base"))
-    with pytest.raises(InputError, match=r"map\.axes\.base: "):
+@pytest.mark.parametrize("name", ["base", "map.toml", "report.md", "report"])
+def test_no_axis_has_a_name_that_the_map_needs(map_file: Path, tmp_path: Path, name: str) -> None:
+    map_file.write_text(map_file.read_text().replace("axes.share", f'axes."{name}"'))
+    with pytest.raises(InputError, match=rf"map\.axes\.{name}: "):
         jobs_of(map_file, tmp_path / "out")
+
+
+def test_an_axis_of_nothing_but_the_shared_cell_is_refused(map_file: Path, tmp_path: Path) -> None:
+    text = map_file.read_text().replace('"30%" = { "cache.share" = 0.3 }, ', "")
+    map_file.write_text(text)
+    with pytest.raises(InputError, match=r"map\.axes\.share: it has only the cell"):
+        jobs_of(map_file, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["map.toml", "report.md"])
+def test_figures_do_not_go_into_a_file_of_the_map(
+    map_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    assert main(["map", str(map_file), "--out", str(out), "--json", str(out / name)]) == 2
+    assert "is a file of the map itself" in capsys.readouterr().err
 
 
 def test_a_map_keeps_out_of_folders_of_others_and_others_out_of_its_own(

@@ -89,9 +89,9 @@ def test_every_figure_has_its_file_and_its_paragraph(
     kinds = ("accuracy", "phases", "hits", "selection")
     hidden = dict(shown)
     for kind in kinds:
-        assert hidden[f"results/made-up-{kind}.svg"] == CAPTIONS[kind].hides
-    assert hidden["results/atlas-axis-size.svg"] == AXIS.hides
-    assert hidden["results/atlas-io-to-compute.svg"] == RATIOS.hides
+        assert hidden[f"results/made-up-{kind}.png"] == CAPTIONS[kind].hides
+    assert hidden["results/atlas-axis-size.png"] == AXIS.hides
+    assert hidden["results/atlas-io-to-compute.png"] == RATIOS.hides
 
 
 def test_a_map_is_told_axis_by_axis(atlas: Path, tmp_path: Path) -> None:
@@ -137,10 +137,10 @@ def test_an_experiment_that_is_compared_and_mapped_is_two(tmp_path: Path) -> Non
     write_map(tmp_path / "map")
     alone = experiment(name="atlas")
     write_run(tmp_path / "compared", alone, [round_row(0, 0.0, 0.1), round_row(1, 9.0, 0.9)])
-    page = made(tmp_path / "docs", [tmp_path / "map", tmp_path / "compared"], {"atlas-map": "Yes."})
-    assert re.findall("^## (atlas.*)", page, re.MULTILINE) == ["atlas", "atlas-map"]
-    assert "## atlas-map\n\nWhere does it matter?\n\n### What it says\n\nYes." in page
-    assert "(results/atlas-map-axis-size.svg)" in page
+    page = made(tmp_path / "docs", [tmp_path / "map", tmp_path / "compared"], {"atlas.map": "Yes."})
+    assert re.findall("^## (atlas.*)", page, re.MULTILINE) == ["atlas", "atlas.map"]
+    assert "## atlas.map\n\nWhere does it matter?\n\n### What it says\n\nYes." in page
+    assert "(results/atlas.map-axis-size.png)" in page
 
 
 def test_experiments_come_in_order(tmp_path: Path) -> None:
@@ -210,16 +210,20 @@ def test_the_command_writes_it_with_words(
 ) -> None:
     words = tmp_path / "words.md"
     words.write_text(
-        "# Words\n\nAside.\n\n## made-up\n\nOne.\n\n### More\n\nTwo.\n\n## ghost\nno\n"
+        "\ufeff# Words\n\nAside.\n\n## made-up\n\nOne.\n\n### More\n\n```\n## Two\n```\n\n"
+        "## ghost\nno\n",
+        encoding="utf-8",
     )
     page = tmp_path / "page.md"
     options = ["--markdown", str(page), "--words", str(words)]
     assert main(["report", str(comparison), *options]) == 0
     assert str(page) in capsys.readouterr().out
     text = page.read_text(encoding="utf-8")
-    assert "### What it says\n\nOne.\n\n### More\n\nTwo.\n\n### What is compared" in text
+    assert (
+        "### What it says\n\nOne.\n\n### More\n\n```\n## Two\n```\n\n### What is compared" in text
+    )
     assert "Aside" not in text
-    assert (tmp_path / "page" / "made-up-accuracy.svg").is_file()
+    assert (tmp_path / "page" / "made-up-accuracy.png").is_file()
     assert not (comparison / "report.html").exists()
 
 
@@ -230,6 +234,8 @@ def test_the_command_writes_it_with_words(
         (["--words", "words.md"], "--words goes with --markdown"),
         (["--markdown", "page.md", "--words", "none.md"], "cannot read none.md"),
         (["--markdown", "page.md", "--words", "empty.md"], "has no words"),
+        (["--markdown", "page.md", "--words", "twice.md"], "has words on x twice"),
+        (["--markdown", "words.md", "--words", "words.md"], "are both words.md"),
         (["--markdown", "page.md", "--json", "x.json"], "leave --json out"),
         (["--markdown", "page.md", "--round", "0"], "leave --round out"),
         (["--markdown", "page.md", "--target", "0.5"], "leave --target out"),
@@ -248,6 +254,7 @@ def test_bad_requests_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.md").write_text("# Nothing\n")
+    Path("twice.md").write_text("## x\n\nOne.\n\n## x\n\nTwo.\n")
     assert main(["report", str(comparison), *options]) == 2
     error = capsys.readouterr().err
     assert said in error

@@ -240,7 +240,8 @@ def test_arms_that_differ_in_all_of_it_fit_eighty_columns(tmp_path: Path) -> Non
     for cells in (
         "in turn prepared yes 20.0 s 35.0%",
         "337 GB 31.50 41.0% 11.0% 5.6% 337 GB",
-        "1,760 1,650 1,234 0.0% 4.00 -",
+        "1,760 1,650 1,234",
+        "- 0.0% 4.00 - -",
     ):
         assert ["uniform+static", *cells.split()] in rows
 
@@ -428,7 +429,7 @@ def test_table_shows_every_figure_within_eighty_columns(tmp_path: Path) -> None:
     lines = lines_of(compare_json([a, b], target=0.8, reference="b"))
     assert max(map(len, lines)) <= 80
     assert [line.split()[1:] for line in lines if line.startswith("a ")][:2] == [
-        ["10.0", "s", "3.00"], ["80.0%", "-", "-"],
+        ["10.0", "s", "3.00"], ["80.0%"],
     ]  # fmt: skip
     text = " ".join(lines)
     for column in table.COLUMNS:

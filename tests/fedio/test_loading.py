@@ -188,3 +188,28 @@ def test_an_arm_with_warm_caches_leaves_no_trace(file: Path) -> None:
     assert experiment.for_arm("two").arm == "two"
     with pytest.raises(InputError, match="warm"):
         experiment.for_arm("one")
+
+
+def test_a_plugin_and_the_cells_of_an_axis_are_replaced_as_a_whole(tmp_path: Path) -> None:
+    axis = '[map.axes.x]\ntitle = "T"\nquestion = "Q"\nregime = "R"\n'
+    base, file = tmp_path / "base.toml", tmp_path / "own.toml"
+    base.write_text(
+        'name = "base"\n[arms.a]\nselector = { name = "io_aware", args = { io = "free" } }\n'
+        f'{axis}[map.axes.x.cells]\none = {{ "cache.share" = 0.1 }}\n'
+    )
+    file.write_text(
+        'extends = "base.toml"\nname = "own"\n[arms.a]\nselector = { name = "oort" }\n'
+        '[map.axes.x.cells]\ntwo = { "cache.share" = 0.2 }\n'
+    )
+    experiment = load(file)
+    assert experiment.arms["a"].selector.args == {}
+    assert experiment.map.axes["x"].cells == {"two": {"cache.share": 0.2}}
+
+
+def test_other_values_leave_the_experiment_as_it_is(file: Path) -> None:
+    sizes = {"size_bytes": {"median": 2, "min": 1, "max": 3}, "prepared_bytes": 100}
+    changes: dict[str, object] = {"data.nominal": sizes, "data.nominal.prepared_bytes": 200}
+    nominal = with_values(load(file), changes).data.nominal
+    assert nominal is not None
+    assert nominal.prepared_bytes == 200
+    assert sizes["prepared_bytes"] == 100

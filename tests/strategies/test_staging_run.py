@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,3 +101,16 @@ def test_what_is_staged_is_found_in_the_round_it_is_for(run: Run) -> None:
             for row in run.rounds[line["round"] - 1].get("staged", [])
         )
         assert came or not line["staged"]
+
+
+def test_nobody_stages_for_a_round_that_does_not_come(run: Run, tmp_path: Path) -> None:
+    horizon_s = run.rounds[4]["end_s"]
+    values = run.experiment.model_dump(mode="json")
+    values["rounds"]["horizon_s"] = horizon_s
+    experiment = Experiment.model_validate(values)
+    inline.run(experiment, RunFolder.create(tmp_path / "run", experiment))
+    rounds = read_run(tmp_path / "run").rounds
+    assert len(rounds) == 5
+    assert rounds[3]["staged"] == run.rounds[3]["staged"] != []
+    assert rounds[4]["staged"] == []
+    assert run.rounds[4]["staged"] != []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.units import seconds
 from fedio.runs import Row, Run
+
+PATHS = ("--out", "--json")
+"""Options that say where results go, and change none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +30,26 @@ def origin(runs: Sequence[Run]) -> Origin:
     if len(wall_s) == len(runs):
         cost += f", which took {seconds(sum(wall_s))} of wall-clock time when added up"
     return Origin(
-        commands=list(dict.fromkeys(run.env["command"] for run in runs)),
+        commands=list(dict.fromkeys(_told(run.env["command"]) for run in runs)),
         commits=", ".join(dict.fromkeys(run.env["commit"] or "unknown" for run in runs)),
         machines="; ".join(dict.fromkeys(_machine(run.env) for run in runs)),
         cost=f"{cost}.",
     )
+
+
+def _told(command: str) -> str:
+    """Return a command without the paths that it wrote to: they are its machine's business."""
+    try:
+        words = iter(shlex.split(command))
+    except ValueError:  # of a version that did not quote
+        return command
+    told = []
+    for word in words:
+        if word in PATHS:
+            next(words, None)
+        elif not word.startswith(tuple(f"{option}=" for option in PATHS)):
+            told.append(word)
+    return shlex.join(told)
 
 
 def _machine(env: Row) -> str:

@@ -10,6 +10,7 @@ import pytest
 from experiments import results
 from experiments.captions import AXIS, CAPTIONS, RATIOS
 from experiments.cli import main
+from experiments.origin import origin
 from experiments.results_tables import arm_table
 from fedio.config import Arm
 from fedio.errors import InputError
@@ -281,3 +282,16 @@ def test_bars_in_a_cell_do_not_break_the_table(tmp_path: Path) -> None:
     run = read_run(draw_run(tmp_path / "draw", "a", 0, rounds=2, clients=4, cohort=1))
     write_run(tmp_path / "runs", config, run.rounds, run.clients)
     assert "lru(x=1\\|2)" in made(tmp_path / "docs", [tmp_path / "runs"])
+
+
+def test_commands_are_told_without_the_paths_that_they_wrote_to(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", experiment(), [round_row(0, 0.0, 0.1)]))
+    told = {
+        "fedio compare x --jobs 2 --json /a/b.json --out='my runs' --axis 'a b'": (
+            "fedio compare x --jobs 2 --axis 'a b'"
+        ),
+        "fedio run it's --out": "fedio run it's --out",
+    }
+    for command, shown in told.items():
+        run.env["command"] = command
+        assert origin([run]).commands == [shown]

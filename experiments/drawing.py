@@ -45,7 +45,7 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 200,
 }
 WIDTH = 6.4
-_MOST_NAMES_WITHIN = 8
+MOST_LINES_WITHIN = 8
 METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}}
 
 
@@ -80,7 +80,7 @@ def name_lines(figure: Figure, axes: Axes, place: Literal["upper right", "lower 
         place: of a legend within it.
     """
     lines, names = axes.get_legend_handles_labels()
-    if len(names) > _MOST_NAMES_WITHIN:
+    if len(names) > MOST_LINES_WITHIN:
         columns = 3 if max(map(len, names)) < 24 else 2
         figure.legend(lines, names, loc="outside upper center", ncols=columns)
         figure.set_figheight(figure.get_figheight() + 0.17 * -(-len(names) // columns))

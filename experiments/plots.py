@@ -21,6 +21,7 @@ from experiments.drawing import (
     BUSY,
     COLOURS,
     DASHES,
+    MOST_LINES_WITHIN,
     PHASES,
     WIDTH,
     name_lines,
@@ -90,6 +91,8 @@ LOWEST_SHARE_OF_TARGET = 0.6
 def accuracy(arms: Arms, target: float | None) -> Figure:
     """Draw test accuracy over time: the mean over seeds, in a band from lowest to highest.
 
+    Many arms are drawn as lines alone, since their bands would hide them.
+
     Evaluations hold until the next one, as steps. A dot marks the time to target. With a target
     the axis begins at 60 % of it.
     """
@@ -101,12 +104,13 @@ def accuracy(arms: Arms, target: float | None) -> Figure:
         times_s, values = _steps(runs)
         if not times_s.size:
             continue
-        axes.fill_between(
-            times_s / scale, values.min(axis=0), values.max(axis=0),
-            step="post", color=colour, alpha=0.15, linewidth=0,
-        )  # fmt: skip
+        if len(arms) <= MOST_LINES_WITHIN:
+            axes.fill_between(
+                times_s / scale, values.min(axis=0), values.max(axis=0),
+                step="post", color=colour, alpha=0.15, linewidth=0,
+            )  # fmt: skip
         axes.step(
-            times_s / scale, values.mean(axis=0), where="post", color=colour, linewidth=1.4,
+            times_s / scale, values.mean(axis=0), where="post", color=colour, linewidth=1.1,
             linestyle=DASHES[position % len(DASHES)], label=name,
         )  # fmt: skip
         reached = [time for run in runs if target and (time := time_to_target_s(run, target))]

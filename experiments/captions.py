@@ -27,8 +27,9 @@ CAPTIONS = {
         "arm that could be built. Faster does not say as accurate, or as fair.",
     ),
     "accuracy": Caption(
-        "Accuracy on the central test set over time: mean over seeds; of up to eight arms a band from "
-        "the lowest to the highest. An evaluation holds until the next; a dot is the time to target.",
+        "Accuracy on the central test set over time: mean over seeds; of up to eight arms a band "
+        "from the lowest to the highest. An evaluation holds until the next; a dot is the time to "
+        "target.",
         "The test set is pooled: it hides whom the model serves badly, above all clients that were "
         "never selected and whose samples nobody trained. The band is the range of few seeds and "
         "no confidence interval, and it takes seeds apart that the speed-ups pair. A curve ends "

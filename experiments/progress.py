@@ -25,6 +25,9 @@ from fedio.runs import ROUNDS_FILE, SUMMARY_FILE
 REFRESH_S = 0.25
 PLAIN_LINE_S = 10.0
 
+Counts = dict[str, tuple[int, int]]
+"""Of runs by name: the rounds written, and those that there are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Watched:
@@ -63,6 +66,14 @@ def watch(runs: Mapping[str, Watched], console: Console) -> Iterator[None]:
         thread.join()
 
 
+def _counted(runs: Mapping[str, Watched], counts: Counts) -> Counts:
+    """Return the rounds of all runs; those that are done are not looked at again."""
+    return {
+        name: before if (before := counts.get(name, (0, 1)))[0] >= before[1] else run.rounds()
+        for name, run in runs.items()
+    }
+
+
 def _bars(runs: Mapping[str, Watched], console: Console, done: threading.Event) -> None:
     """Draw a bar for all rounds, and one for each run under way."""
     columns = (
@@ -75,9 +86,10 @@ def _bars(runs: Mapping[str, Watched], console: Console, done: threading.Event) 
     with Progress(*columns, console=console, transient=True) as bars:
         everything = bars.add_task("all rounds", total=None)
         tasks: dict[str, TaskID] = {}
+        counts: Counts = {}
         while True:
             ended = done.wait(REFRESH_S)
-            counts = {name: run.rounds() for name, run in runs.items()}
+            counts = _counted(runs, counts)
             completed, total = (sum(part) for part in zip((0, 0), *counts.values(), strict=True))
             bars.update(everything, completed=completed, total=total)
             for name, (count, rounds) in counts.items():
@@ -93,9 +105,10 @@ def _lines(runs: Mapping[str, Watched], console: Console, done: threading.Event)
     """Print a line at intervals, and one for each run that ends."""
     began = spoken = time.monotonic()
     unfinished = set(runs)
+    counts: Counts = {}
     while True:
         ended = done.wait(REFRESH_S)
-        counts = {name: run.rounds() for name, run in runs.items()}
+        counts = _counted(runs, counts)
         for name in sorted(name for name in unfinished if counts[name][0] >= counts[name][1]):
             unfinished.discard(name)
             console.print(f"{name}: {counts[name][0]} rounds done", highlight=False)
